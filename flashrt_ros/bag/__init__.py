@@ -1,0 +1,1 @@
+"""Recorded bags, read without ROS."""

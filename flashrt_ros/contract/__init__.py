@@ -1,0 +1,1 @@
+"""What a robot offers and a policy needs: contract files and message conversions, without rclpy."""

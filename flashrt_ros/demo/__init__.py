@@ -1,0 +1,1 @@
+"""A simulated arm behind ROS topics, and an experiment on it."""

@@ -1,0 +1,1 @@
+"""Policies that run on the runtime, and where they are found."""

@@ -1,0 +1,1 @@
+"""The lifecycle node and its threads."""

@@ -1,0 +1,1 @@
+"""Graph-bound execution: buffers, plans, sessions and capsules, without ROS."""

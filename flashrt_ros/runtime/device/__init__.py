@@ -1,0 +1,1 @@
+"""Where buffers live and how plans are replayed there."""

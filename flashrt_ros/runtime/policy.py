@@ -1,0 +1,157 @@
+"""What the runtime asks of a policy.
+
+Tensor suffixes used in this package: B batch, T rows, H horizon, A action, O observation steps,
+D model width, L layer, S observation.
+"""
+
+from __future__ import annotations
+
+import abc
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import torch
+from torch import nn
+
+from flashrt_ros.runtime.buffers import BufferSpec
+
+Buffers = Mapping[str, torch.Tensor]
+"""Buffer name to its tensor; the tensors' addresses never change."""
+
+
+class PlanKind(enum.Enum):
+    """What a plan does to the execution state, which decides the thread that may run it."""
+
+    NONE = "none"
+    """No plan: ``act`` maps the observation to an action at every control step."""
+    BESIDE = "beside"
+    """Reads state, writes only outputs: may run beside the control thread; ``adopt`` commits."""
+    ADVANCES = "advances"
+    """Writes state: runs on the control thread, at a boundary."""
+
+
+@dataclass(frozen=True)
+class Port:
+    """One observation or the action, as a contract sees it.
+
+    Attributes:
+        key: Name in the contract, e.g. ``observation.state`` or ``action``.
+        buffer: Name of the input or output buffer that holds it.
+        shape: Shape of that buffer.
+        names: Names of the elements of a vector, empty where the policy knows none.
+        unit: Unit of all elements, empty where mixed.
+        required: False where a contract may leave the observation out (the buffer is then zero).
+    """
+
+    key: str
+    buffer: str
+    shape: tuple[int, ...]
+    names: tuple[str, ...] = ()
+    unit: str = ""
+    required: bool = True
+
+
+@dataclass(frozen=True)
+class Ports:
+    """All observations that a policy reads, and its action of shape ``(A,)``."""
+
+    observations: tuple[Port, ...]
+    action: Port
+
+
+@dataclass
+class HostRecord:
+    """Small control-flow values that the host needs; part of every capsule.
+
+    Attributes:
+        step: Control steps of the episode so far.
+        episode: Episodes since the session began.
+        cursor: Rows of the present chunk already taken.
+        length: Rows of the present chunk that may be taken; a plan is due when ``cursor`` reaches it.
+        chunk: Plans adopted in this episode.
+        task: Task text; empty where none was given.
+    """
+
+    step: int = 0
+    episode: int = 0
+    cursor: int = 0
+    length: int = 0
+    chunk: int = 0
+    task: str = ""
+
+
+class Policy(abc.ABC):
+    """A learned policy over a closed set of named static buffers.
+
+    The runtime calls ``reset_``, ``plan``, ``adopt`` and ``act`` under ``torch.no_grad``; on CUDA
+    the last three are captured once and replayed. They write only into the tensors that they are
+    given, in place; they neither synchronise with the host nor keep anything elsewhere.
+    The buffers ``noise.key`` and ``noise.counter`` (see ``flashrt_ros.runtime.noise``) are always
+    part of the state; the runtime sets them at reset.
+    """
+
+    family: ClassVar[str]
+    """Name of the policy family, part of the state id."""
+    plan_kind: PlanKind = PlanKind.NONE
+    chunk_size: int = 1
+    """H: rows that a plan predicts."""
+    n_action_steps: int = 1
+    """Rows that are taken before the next plan, at most ``chunk_size``."""
+
+    @abc.abstractmethod
+    def config(self) -> Mapping[str, object]:
+        """All that shapes the computation besides the weights, as JSON values; part of the state id."""
+
+    @abc.abstractmethod
+    def module(self) -> nn.Module:
+        """The module that holds every weight and constant; moved to the device at configure."""
+
+    @abc.abstractmethod
+    def layout(self) -> tuple[BufferSpec, ...]:
+        """Declares every buffer, before anything is allocated."""
+
+    @abc.abstractmethod
+    def ports(self) -> Ports:
+        """Observations in, action out."""
+
+    @abc.abstractmethod
+    def reset_(self, state: Buffers) -> None:
+        """Writes the state of a new episode into every state buffer but ``noise.*`` (called eagerly)."""
+
+    @abc.abstractmethod
+    def act(self, state: Buffers, inputs: Buffers, outputs: Buffers) -> None:
+        """Takes one control step: writes the action output, advances the state.
+
+        Args:
+            state: Buffers of role state, read and written.
+            inputs: Buffers of role input, read only.
+            outputs: Buffers of role output and scratch, written; their old content is garbage.
+        """
+
+    def plan(self, state: Buffers, inputs: Buffers, outputs: Buffers) -> None:
+        """Predicts a chunk from the observation into an output buffer; see ``PlanKind``."""
+
+    def adopt(self, state: Buffers, inputs: Buffers, outputs: Buffers) -> None:
+        """Commits the planned chunk from outputs into state, on the control thread."""
+
+
+@dataclass(frozen=True)
+class Action:
+    """What one control step produced.
+
+    Attributes:
+        values: ``(A,)`` float32 on the host, a copy.
+        step: Control step of the episode that it belongs to, from 0.
+        chunk: Plan that it came from, counted per episode from 1; 0 without plans.
+        index: Row of the chunk.
+        generation: Generation under which it was computed.
+    """
+
+    values: torch.Tensor
+    step: int
+    chunk: int
+    index: int
+    generation: int
+    task: str = field(default="")

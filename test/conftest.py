@@ -1,0 +1,17 @@
+"""Fixtures and limits shared by all tests."""
+
+import pytest
+import torch
+
+
+def pytest_configure() -> None:
+    # Two threads that contend for the same cores make small calls tens of times slower.
+    torch.set_num_threads(1)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if torch.cuda.is_available():
+        return
+    for item in items:
+        if item.get_closest_marker("cuda"):
+            item.add_marker(pytest.mark.skip(reason="needs an NVIDIA GPU"))
