@@ -6,7 +6,7 @@ import enum
 
 
 class ErrorCode(enum.IntEnum):
-    """Values of ``error_code`` in every service response; the same constants stand in the .srv files."""
+    """Values of ``error_code`` in every service response, as the .srv files have them."""
 
     NONE = 0
     NOT_CONFIGURED = 1

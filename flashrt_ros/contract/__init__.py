@@ -1,1 +1,1 @@
-"""What a robot offers and a policy needs: contract files and message conversions, without rclpy."""
+"""What a robot offers and a policy needs: contracts and message conversions, no rclpy."""

@@ -69,7 +69,7 @@ class HostRecord:
         step: Control steps of the episode so far.
         episode: Episodes since the session began.
         cursor: Rows of the present chunk already taken.
-        length: Rows of the present chunk that may be taken; a plan is due when ``cursor`` reaches it.
+        length: Rows of the present chunk that may be taken; at that ``cursor`` a plan is due.
         chunk: Plans adopted in this episode.
         task: Task text; empty where none was given.
     """
@@ -102,7 +102,7 @@ class Policy(abc.ABC):
 
     @abc.abstractmethod
     def config(self) -> Mapping[str, object]:
-        """All that shapes the computation besides the weights, as JSON values; part of the state id."""
+        """All that shapes the computation besides the weights, as JSON values."""
 
     @abc.abstractmethod
     def module(self) -> nn.Module:
@@ -118,7 +118,7 @@ class Policy(abc.ABC):
 
     @abc.abstractmethod
     def reset_(self, state: Buffers) -> None:
-        """Writes the state of a new episode into every state buffer but ``noise.*`` (called eagerly)."""
+        """Writes the state of a new episode into every state buffer but ``noise.*``."""
 
     @abc.abstractmethod
     def act(self, state: Buffers, inputs: Buffers, outputs: Buffers) -> None:
