@@ -1,0 +1,102 @@
+"""Policy directories: ``config.json`` beside ``model.safetensors``."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load, save
+from torch import nn
+
+from flashrt_ros.errors import CheckpointError, StorageError
+
+CONFIG = "config.json"
+WEIGHTS = "model.safetensors"
+
+
+def read_config(directory: Path) -> dict[str, Any]:
+    """The configuration of a policy directory.
+
+    Raises:
+        CheckpointError: The file is missing, no JSON object or has no ``type``.
+    """
+    path = directory / CONFIG
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise CheckpointError(
+            f"{path}: cannot be read ({error.strerror}); a policy directory holds "
+            f"{CONFIG} and {WEIGHTS}"
+        ) from None
+    except ValueError as error:
+        raise CheckpointError(f"{path}: expected JSON, found a fault: {error}") from None
+    if not isinstance(values, dict) or not isinstance(values.get("type"), str):
+        raise CheckpointError(f"{path}: expected an object with the policy family under 'type'")
+    return values
+
+
+def load_weights_(module: nn.Module, directory: Path) -> None:
+    """Writes the weights of a policy directory into a module of the same shape.
+
+    Everything is checked before anything is written.
+
+    Raises:
+        CheckpointError: The file is missing or damaged, or its keys, shapes, dtypes or values do
+            not fit the module.
+    """
+    path = directory / WEIGHTS
+    try:
+        # Read whole: a mapped file that changes later would change the weights under the policy.
+        found = load(path.read_bytes())
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot be read ({error.strerror})") from None
+    except (SafetensorError, ValueError) as error:
+        raise CheckpointError(
+            f"{path}: expected a safetensors file, found a damaged one: {error}"
+        ) from None
+    expected = module.state_dict()
+    missing = [key for key in expected if key not in found]
+    unknown = [key for key in found if key not in expected]
+    if missing or unknown:
+        raise CheckpointError(
+            f"{path}: missing keys {missing}, unknown keys {unknown}; does {CONFIG} belong to it?"
+        )
+    for key, tensor in expected.items():
+        if found[key].shape != tensor.shape or found[key].dtype != tensor.dtype:
+            raise CheckpointError(
+                f"{path}: {key!r}: expected shape {tuple(tensor.shape)} of {tensor.dtype}, "
+                f"found {tuple(found[key].shape)} of {found[key].dtype}"
+            )
+        if found[key].is_floating_point() and not bool(torch.isfinite(found[key]).all()):
+            raise CheckpointError(
+                f"{path}: {key!r}: expected finite values, found NaN or infinity"
+            )
+    module.load_state_dict(found)
+
+
+def save_directory(directory: Path, config: Mapping[str, Any], module: nn.Module) -> None:
+    """Writes a policy directory; files that are there are replaced, each at once.
+
+    Raises:
+        StorageError: Writing failed.
+    """
+    # Cloned: on CUDA a recurrence keeps its weights as views of one block, which the format of
+    # the file does not know.
+    weights = {
+        key: tensor.detach().cpu().clone().contiguous()
+        for key, tensor in module.state_dict().items()
+    }
+    text = json.dumps(dict(config), indent=2, ensure_ascii=False) + "\n"
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        for name, content in ((WEIGHTS, save(weights)), (CONFIG, text.encode())):
+            temporary = directory / f".{name}.{os.getpid()}"
+            temporary.write_bytes(content)
+            temporary.replace(directory / name)
+    except OSError as error:
+        raise StorageError(f"{directory}: cannot be written: {error}") from None

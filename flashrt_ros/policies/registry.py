@@ -1,0 +1,108 @@
+"""Finds a policy by the name of its directory, its registered name or its factory.
+
+Another package adds a policy with an entry point in the group ``flashrt_ros.policies``, whose
+object is a ``Factory``. Nothing of this package needs to change for that.
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+from collections.abc import Callable
+from importlib import metadata
+from pathlib import Path
+
+from flashrt_ros.errors import CheckpointError, InvalidArgumentError, NotFoundError
+from flashrt_ros.policies.checkpoint import CONFIG, read_config
+from flashrt_ros.runtime.policy import Policy
+
+GROUP = "flashrt_ros.policies"
+
+Factory = Callable[[Path | None], Policy]
+"""Makes a policy from the directory of its checkpoint, None where only the name was given."""
+
+BUILT_IN: dict[str, str] = {
+    "recurrent": "flashrt_ros.policies.recurrent:make",
+    "cue_reach": "flashrt_ros.policies.registry:cue_reach",
+}
+"""Our own policies. A table, because a colcon install carries no entry points of ours."""
+
+_DEMO_WEIGHTS = Path(__file__).parent.parent / "demo" / "weights"
+_TARGET = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
+
+
+def available_policies() -> dict[str, str]:
+    """Registered names and the ``module:factory`` behind each, sorted by name."""
+    found = {entry.name: entry.value for entry in metadata.entry_points(group=GROUP)}
+    return dict(sorted({**found, **BUILT_IN}.items()))
+
+
+def load_policy(name: str | Path) -> Policy:
+    """Makes a policy.
+
+    Args:
+        name: A directory with ``config.json``, whose ``type`` is a registered name; or a
+            registered name; or ``package.module:factory``.
+
+    Returns:
+        The policy, on the CPU, its weights loaded.
+
+    Raises:
+        NotFoundError: No such directory, name, module or factory; lists what exists.
+        CheckpointError: The directory is wrong.
+        InvalidArgumentError: The factory does not make a policy, or failed to import.
+    """
+    directory = Path(name)
+    text = str(name)
+    if directory.is_dir():
+        family = read_config(directory)["type"]
+        target = available_policies().get(family)
+        if target is None:
+            raise CheckpointError(
+                f"{directory / CONFIG}: type: found {family!r}, expected one of "
+                f"{list(available_policies())}"
+            )
+        return _make(target, directory)
+    if _TARGET.fullmatch(text):
+        return _make(text, None)
+    target = available_policies().get(text)
+    if target is None:
+        raise NotFoundError(
+            f"policy {text!r}: no directory of that path and no registered policy; registered "
+            f"are {list(available_policies())}; or name a factory as 'package.module:factory'"
+        )
+    return _make(target, None)
+
+
+def _make(target: str, directory: Path | None) -> Policy:
+    module_name, _, attribute = target.partition(":")
+    try:
+        factory: object = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name is not None and (module_name + ".").startswith(error.name + "."):
+            raise NotFoundError(
+                f"policy factory {target!r}: no module {error.name!r} on the Python path"
+            ) from None
+        raise InvalidArgumentError(
+            f"policy factory {target!r}: its module imports {error.name!r}, which is not installed"
+        ) from error
+    for part in attribute.split("."):
+        if not hasattr(factory, part):
+            raise NotFoundError(f"policy factory {target!r}: {module_name} has no {attribute!r}")
+        factory = getattr(factory, part)
+    if not callable(factory):
+        raise InvalidArgumentError(
+            f"policy factory {target!r}: expected a callable, found {type(factory).__name__}"
+        )
+    policy = factory(directory)
+    if not isinstance(policy, Policy):
+        raise InvalidArgumentError(
+            f"policy factory {target!r}: expected a flashrt_ros Policy, "
+            f"found {type(policy).__name__}"
+        )
+    return policy
+
+
+def cue_reach(directory: Path | None) -> Policy:
+    """Factory of the demonstration's policy: recurrent, with the weights of the package."""
+    return _make(BUILT_IN["recurrent"], directory or _DEMO_WEIGHTS)
