@@ -1,1 +1,1 @@
-"""Recorded bags, read without ROS."""
+"""Recordings: tolerant reading and playing, without ROS."""

@@ -1,0 +1,269 @@
+"""Reads one MCAP file, whole or damaged.
+
+The file is walked record by record instead of through its summary, so that a recording that was
+cut, never closed, or damaged in one chunk gives all that is still there; walking reads only the
+small records, chunks are seeked over. Format: https://mcap.dev/spec.
+"""
+
+from __future__ import annotations
+
+import heapq
+import struct
+import zlib
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from io import BytesIO
+from pathlib import Path
+
+import zstandard
+from lz4 import frame as lz4
+from mcap.data_stream import ReadDataStream
+from mcap.records import Channel, Schema
+
+from flashrt_ros.bag.message import Definition, Message, Topic, long_type
+from flashrt_ros.errors import CorruptError
+
+MAGIC = b"\x89MCAP0\r\n"
+HEADER, FOOTER, SCHEMA, CHANNEL, MESSAGE, CHUNK, MESSAGE_INDEX = range(0x01, 0x08)
+LAST_KNOWN = 0x0F
+RECORD = struct.Struct("<BQ")
+CHUNK_HEAD = struct.Struct("<QQQI")
+MESSAGE_HEAD = struct.Struct("<HIQQ")
+SIZE = struct.Struct("<I")
+INDEX_HEAD = struct.Struct("<HI")
+LONG_SIZE = struct.Struct("<Q")
+
+
+@dataclass
+class _Chunk:
+    """Where one chunk's records lie.
+
+    Attributes:
+        offset: File offset of the compressed bytes.
+        stored: Compressed bytes that are there, fewer than written where the file was cut.
+        size: Bytes after decompression.
+        crc: CRC-32 of those, 0 where the writer gave none.
+        start_ns: Earliest log time.
+        end_ns: Latest log time.
+        compression: ``""``, ``lz4`` or ``zstd``.
+        whole: False where the file was cut in this chunk.
+        counts: Messages by channel id, None until known.
+    """
+
+    offset: int
+    stored: int
+    size: int
+    crc: int
+    start_ns: int
+    end_ns: int
+    compression: str
+    whole: bool
+    counts: Counter[int] | None = None
+
+
+class McapFile:
+    """One MCAP file.
+
+    Args:
+        path: The file.
+
+    Raises:
+        CorruptError: It does not begin as an MCAP file.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.defects: list[str] = []
+        self._schemas: dict[int, Schema] = {}
+        self._channels: dict[int, Channel] = {}
+        self._chunks: list[_Chunk] = []
+        # Messages outside chunks: (log time, file offset, bytes, channel id).
+        self._loose: list[tuple[int, int, int, int]] = []
+        self._file = path.open("rb")
+        try:
+            self._walk()
+            self._count()
+        except BaseException:
+            self._file.close()
+            raise
+        self.topics = self._list_topics()
+        self.definitions: Mapping[str, Definition] = {
+            long_type(schema.name): Definition(
+                schema.encoding, schema.data.decode("utf-8", "replace")
+            )
+            for schema in self._schemas.values()
+            if schema.encoding in {"ros2msg", "ros2idl"}
+        }
+
+    def close(self) -> None:
+        """Closes the file."""
+        self._file.close()
+
+    def messages(self, topics: frozenset[str] | None, start_ns: int) -> Iterator[Message]:
+        """Yields messages in order of log time, holding only overlapping chunks in memory."""
+        wanted = {
+            key: (channel.topic, self._type(channel))
+            for key, channel in self._channels.items()
+            if self._readable(channel) and (topics is None or channel.topic in topics)
+        }
+        order = 0
+        waiting: list[tuple[int, int, Message]] = []
+        for log_ns, offset, size, key in self._loose:
+            if key in wanted and log_ns >= start_ns:
+                self._file.seek(offset)
+                heapq.heappush(
+                    waiting, (log_ns, order, Message(*wanted[key], self._file.read(size), log_ns))
+                )
+                order += 1
+        for chunk in sorted(self._chunks, key=lambda chunk: chunk.start_ns):
+            if chunk.end_ns < start_ns or not any(key in wanted for key in chunk.counts or ()):
+                continue
+            while waiting and waiting[0][0] < chunk.start_ns:
+                yield heapq.heappop(waiting)[2]
+            for key, log_ns, cdr in self._chunk_messages(chunk):
+                if key in wanted and log_ns >= start_ns:
+                    heapq.heappush(waiting, (log_ns, order, Message(*wanted[key], cdr, log_ns)))
+                    order += 1
+        while waiting:
+            yield heapq.heappop(waiting)[2]
+
+    def _walk(self) -> None:
+        """Finds every record of the file; notes where it was cut."""
+        size = self.path.stat().st_size
+        if self._file.read(len(MAGIC)) != MAGIC:
+            raise CorruptError(
+                f"{self.path}: expected an MCAP file, found other bytes at its beginning; "
+                "it cannot be read"
+            )
+        position, closed = len(MAGIC), False
+        while not closed and position + RECORD.size <= size:
+            self._file.seek(position)
+            opcode, length = RECORD.unpack(self._file.read(RECORD.size))
+            start, end = position + RECORD.size, position + RECORD.size + length
+            if not 0 < opcode <= LAST_KNOWN and opcode < 0x80:
+                break
+            if opcode == CHUNK:
+                self._add_chunk(start, min(end, size), end <= size)
+            if end > size:
+                break
+            if opcode == MESSAGE and length >= MESSAGE_HEAD.size:
+                key, _, log_ns, _ = MESSAGE_HEAD.unpack(self._file.read(MESSAGE_HEAD.size))
+                self._loose.append(
+                    (log_ns, start + MESSAGE_HEAD.size, length - MESSAGE_HEAD.size, key)
+                )
+            elif opcode in {SCHEMA, CHANNEL}:
+                self._add_definition(opcode, self._file.read(length))
+            elif opcode == MESSAGE_INDEX and self._chunks:
+                self._add_index(self._file.read(length))
+            position, closed = end, opcode == FOOTER
+        if not closed:
+            self.defects.append(
+                f"{self.path.name}: cut or unreadable from byte {position} of {size} on "
+                "(the recording was not closed); read up to there"
+            )
+
+    def _add_chunk(self, start: int, end: int, whole: bool) -> None:
+        head = self._file.read(min(CHUNK_HEAD.size + SIZE.size, end - start))
+        if len(head) < CHUNK_HEAD.size + SIZE.size:
+            return
+        start_ns, end_ns, size, crc = CHUNK_HEAD.unpack_from(head)
+        (name_size,) = SIZE.unpack_from(head, CHUNK_HEAD.size)
+        name = self._file.read(min(name_size, 16)).decode("ascii", "replace")
+        offset = start + len(head) + name_size + LONG_SIZE.size
+        if offset < end:
+            self._chunks.append(
+                _Chunk(offset, end - offset, size, crc, start_ns, end_ns, name, whole)
+            )
+
+    def _add_definition(self, opcode: int, record: bytes) -> None:
+        stream = ReadDataStream(BytesIO(record))
+        try:
+            if opcode == SCHEMA:
+                schema = Schema.read(stream)
+                self._schemas.setdefault(schema.id, schema)
+            else:
+                channel = Channel.read(stream)
+                self._channels.setdefault(channel.id, channel)
+        except Exception as error:  # the parser raises whatever the damage leads to
+            self.defects.append(f"{self.path.name}: unreadable topic or type record ({error})")
+
+    def _add_index(self, record: bytes) -> None:
+        """Counts a chunk's messages from the index records that follow it."""
+        if len(record) < INDEX_HEAD.size:
+            return
+        key, size = INDEX_HEAD.unpack_from(record)
+        chunk = self._chunks[-1]
+        chunk.counts = chunk.counts or Counter()
+        chunk.counts[key] += size // 16
+
+    def _count(self) -> None:
+        """Opens those chunks whose content no index tells."""
+        for chunk in self._chunks:
+            if chunk.whole and chunk.counts and all(key in self._channels for key in chunk.counts):
+                continue
+            chunk.counts = Counter(key for key, _, _ in self._chunk_messages(chunk))
+
+    def _list_topics(self) -> tuple[Topic, ...]:
+        by_channel: Counter[int] = Counter(key for _, _, _, key in self._loose)
+        for chunk in self._chunks:
+            by_channel.update(chunk.counts or {})
+        counts: Counter[tuple[str, str]] = Counter()
+        for key, channel in self._channels.items():
+            if self._readable(channel):
+                counts[channel.topic, self._type(channel)] += by_channel[key]
+            else:
+                self.defects.append(
+                    f"{channel.topic}: {by_channel[key]} messages in "
+                    f"{channel.message_encoding!r}, expected 'cdr'; left out"
+                )
+        unknown = sum(count for key, count in by_channel.items() if key not in self._channels)
+        if unknown:
+            self.defects.append(
+                f"{self.path.name}: {unknown} messages of unknown topics; left out"
+            )
+        return tuple(Topic(name, kind, count) for (name, kind), count in counts.items())
+
+    def _readable(self, channel: Channel) -> bool:
+        return bool(channel.message_encoding == "cdr")
+
+    def _type(self, channel: Channel) -> str:
+        schema = self._schemas.get(channel.schema_id)
+        return long_type(schema.name) if schema else ""
+
+    def _chunk_messages(self, chunk: _Chunk) -> Iterator[tuple[int, int, bytes]]:
+        """Yields (channel id, log time, message bytes) of one chunk, as far as it can be read."""
+        self._file.seek(chunk.offset)
+        data = self._decompress(chunk, self._file.read(chunk.stored))
+        position = 0
+        while position + RECORD.size <= len(data):
+            opcode, length = RECORD.unpack_from(data, position)
+            start, position = position + RECORD.size, position + RECORD.size + length
+            if position > len(data):
+                return
+            if opcode == MESSAGE and length >= MESSAGE_HEAD.size:
+                key, _, log_ns, _ = MESSAGE_HEAD.unpack_from(data, start)
+                yield key, log_ns, data[start + MESSAGE_HEAD.size : position]
+            elif opcode in {SCHEMA, CHANNEL}:
+                self._add_definition(opcode, data[start:position])
+
+    def _decompress(self, chunk: _Chunk, stored: bytes) -> bytes:
+        """Returns a chunk's records; of a cut one what comes before the cut, of a bad one none."""
+        try:
+            if chunk.compression == "":
+                data = stored[: chunk.size]
+            elif chunk.compression == "zstd":
+                data = zstandard.ZstdDecompressor().decompressobj().decompress(stored)
+            elif chunk.compression == "lz4":
+                data = lz4.LZ4FrameDecompressor().decompress(stored)
+            else:
+                raise ValueError(f"unknown compression {chunk.compression!r}")
+            if chunk.whole and chunk.crc and zlib.crc32(data) != chunk.crc:
+                raise ValueError("its checksum differs")
+        except (ValueError, RuntimeError, EOFError, zstandard.ZstdError) as error:
+            lost = f", {sum(chunk.counts.values())} messages" if chunk.counts else ""
+            words = f"{self.path.name}: chunk at byte {chunk.offset}{lost} left out: {error}"
+            if words not in self.defects:
+                self.defects.append(words)
+            return b""
+        return data

@@ -1,0 +1,158 @@
+"""Reads recordings as they are: folders and single files, MCAP and SQLite, whole or damaged.
+
+Nothing is decoded here and nothing is dropped without a word: what cannot be read is listed in
+``BagReader.defects``. Decoding belongs to ``flashrt_ros.contract`` and ``flashrt_ros.bag.survey``.
+"""
+
+from __future__ import annotations
+
+import heapq
+import tempfile
+from collections import Counter
+from collections.abc import Collection, Iterator
+from pathlib import Path
+from types import TracebackType
+
+from flashrt_ros.bag.directory import find, unpack
+from flashrt_ros.bag.mcap_file import McapFile
+from flashrt_ros.bag.message import Definition, Message, StorageFile, Topic
+from flashrt_ros.bag.sqlite_file import SqliteFile
+from flashrt_ros.errors import CorruptError, NotFoundError
+
+__all__ = ["BagReader", "Definition", "Message", "Topic"]
+
+
+class BagReader:
+    """A recording, open for reading.
+
+    Args:
+        path: A recording's folder, or one ``.mcap`` or ``.db3`` file, also compressed whole.
+
+    Raises:
+        NotFoundError: There is no such recording, or no storage file in it.
+        CorruptError: None of its files can be read.
+
+    Attributes:
+        path: The recording.
+        topics: Topics in order of name, with the messages that can be read.
+        definitions: Message definitions recorded beside the messages, by long type name.
+
+    Example:
+        >>> with BagReader("run_0") as bag:              # doctest: +SKIP
+        ...     for message in bag.messages({"/joint_states"}):
+        ...         print(message.time_ns, len(message.cdr))
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        found = find(self.path)
+        self._unpacked = tempfile.TemporaryDirectory(prefix="flashrt_ros_bag_")
+        self._files: list[StorageFile] = []
+        self._defects = found.defects
+        try:
+            for file in found.files:
+                self._open(file, found.message_compressed)
+            if not self._files:
+                raise CorruptError("; ".join(self._defects))
+        except BaseException:
+            self.close()
+            raise
+        self.definitions: dict[str, Definition] = {}
+        counts: Counter[tuple[str, str]] = Counter()
+        for storage in self._files:
+            self.definitions.update(storage.definitions)
+            for topic in storage.topics:
+                counts[topic.name, topic.type] += topic.count
+        self.topics = tuple(Topic(*key, count) for key, count in sorted(counts.items()))
+        self._compare(found.promised)
+
+    @property
+    def defects(self) -> list[str]:
+        """What is amiss, in words; reading may add to it."""
+        return self._defects + [words for file in self._files for words in file.defects]
+
+    @property
+    def count(self) -> int:
+        """Messages that can be read."""
+        return sum(topic.count for topic in self.topics)
+
+    def messages(
+        self, topics: Collection[str] | None = None, start_ns: int | None = None
+    ) -> Iterator[Message]:
+        """Yields messages in order of recorded time.
+
+        Args:
+            topics: Names of the topics wanted; None for all.
+            start_ns: Messages before this time (recorder's system clock) are left out.
+
+        Raises:
+            NotFoundError: A topic is not in the recording; the message lists those that are.
+        """
+        known = {topic.name for topic in self.topics}
+        missing = sorted(set(topics or ()) - known)
+        if missing:
+            raise NotFoundError(
+                f"{self.path}: no topic {', '.join(missing)}; it has {', '.join(sorted(known))}"
+            )
+        wanted = None if topics is None else frozenset(topics)
+        return heapq.merge(
+            *(file.messages(wanted, start_ns or 0) for file in self._files),
+            key=lambda message: message.time_ns,
+        )
+
+    def close(self) -> None:
+        """Closes all files."""
+        for file in self._files:
+            file.close()
+        self._unpacked.cleanup()
+
+    def __enter__(self) -> BagReader:
+        """Returns itself."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Closes all files."""
+        self.close()
+
+    def _open(self, path: Path, message_compressed: bool) -> None:
+        try:
+            file = unpack(path, Path(self._unpacked.name))
+            storage: StorageFile
+            if file.suffix == ".mcap":
+                storage = McapFile(file)
+            else:
+                storage = SqliteFile(file, message_compressed)
+        except (CorruptError, OSError) as error:
+            self._defects.append(str(error))
+            return
+        self._files.append(storage)
+
+    def _compare(self, promised: dict[tuple[str, str], int] | None) -> None:
+        """Lists topics with several types, short of their promised count, or of service events."""
+        names = Counter(topic.name for topic in self.topics)
+        for name, types in names.items():
+            if types > 1:
+                self._defects.append(f"{name}: recorded with {types} different types")
+        found = {(topic.name, topic.type): topic.count for topic in self.topics}
+        for (name, kind), count in sorted((promised or {}).items()):
+            if found.get((name, kind), 0) != count:
+                self._defects.append(
+                    f"{name}: metadata.yaml promises {count} messages, the files hold "
+                    f"{found.get((name, kind), 0)}"
+                )
+        if promised is not None:
+            for (name, _), count in found.items():
+                if count and not any(name == other for other, _ in promised):
+                    self._defects.append(
+                        f"{name}: {count} messages, but not listed in metadata.yaml"
+                    )
+        for topic in self.topics:
+            if topic.is_service_event:
+                self._defects.append(
+                    f"{topic.name}: {topic.count} service events; passed through undecoded"
+                )

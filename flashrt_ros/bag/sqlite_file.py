@@ -1,0 +1,157 @@
+"""Reads one SQLite storage file of a recording, of any schema version, whole or damaged."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import zstandard
+
+from flashrt_ros.bag.message import Definition, Message, Topic, long_type
+from flashrt_ros.errors import CorruptError
+
+BY_TIME = "timestamp, id"
+CHECKED_BYTES = 256 << 20
+"""Larger files are not checked whole when they are opened: that reads every page."""
+
+
+class SqliteFile:
+    """One ``.db3`` file.
+
+    Args:
+        path: The file.
+        compressed: Each message is a zstd frame of its own (compression mode ``message``).
+
+    Raises:
+        CorruptError: It is no SQLite file with topics and messages.
+    """
+
+    def __init__(self, path: Path, compressed: bool = False) -> None:
+        self.path = path
+        self.defects: list[str] = []
+        self._compressed = compressed
+        self._damaged = False
+        self._base = self._open()
+        try:
+            self._read_topics()
+            self.definitions: Mapping[str, Definition] = self._read_definitions()
+        except sqlite3.Error as error:
+            self._base.close()
+            raise CorruptError(
+                f"{path}: expected a recording's tables 'topics' and 'messages', found: {error}"
+            ) from error
+
+    def close(self) -> None:
+        """Closes the file."""
+        self._base.close()
+
+    def messages(self, topics: frozenset[str] | None, start_ns: int) -> Iterator[Message]:
+        """Yields messages in order of time; those of a damaged file in order of recording."""
+        wanted = {
+            key: (name, kind)
+            for key, (name, kind) in self._names.items()
+            if topics is None or name in topics
+        }
+        marks = ",".join("?" * len(wanted))
+        # The index may be what is damaged: then the table itself is walked.
+        source, order = ("messages NOT INDEXED", "id") if self._damaged else ("messages", BY_TIME)
+        decompressor = zstandard.ZstdDecompressor()
+        try:
+            rows = self._base.execute(
+                f"SELECT topic_id, timestamp, data FROM {source} "
+                f"WHERE topic_id IN ({marks}) AND timestamp >= ? ORDER BY {order}",
+                (*wanted, start_ns),
+            )
+            for key, time_ns, data in rows:
+                cdr = decompressor.decompress(data) if self._compressed else bytes(data)
+                yield Message(*wanted[key], cdr, time_ns)
+        except (sqlite3.Error, zstandard.ZstdError) as error:
+            self._note(f"{self.path.name}: reading ended early: {error}")
+
+    def _open(self) -> sqlite3.Connection:
+        log = self.path.with_name(self.path.name + "-wal")
+        # A recorder that was killed leaves its last messages in the write-ahead log, which an
+        # immutable database ignores; without a log, immutable also works in read-only folders.
+        pending = log.exists() and log.stat().st_size > 0
+        if pending:
+            self.defects.append(
+                f"{self.path.name}: not closed by its recorder, the last messages come from "
+                f"{log.name}"
+            )
+        mode = "mode=ro" if pending else "immutable=1"
+        try:
+            base = sqlite3.connect(
+                f"{self.path.resolve().as_uri()}?{mode}", uri=True, check_same_thread=False
+            )
+            base.execute("SELECT count(*) FROM sqlite_master")
+        except sqlite3.Error as error:
+            raise CorruptError(
+                f"{self.path}: expected an SQLite recording, found: {error}"
+            ) from error
+        return base
+
+    def _read_topics(self) -> None:
+        self._names: dict[int, tuple[str, str]] = {}
+        formats: dict[int, str] = {}
+        for key, name, kind, encoding in self._base.execute(
+            "SELECT id, name, type, serialization_format FROM topics"
+        ):
+            self._names[key] = (name, long_type(kind))
+            formats[key] = encoding
+        counts = self._count()
+        for key, encoding in formats.items():
+            if encoding != "cdr":
+                name, _ = self._names.pop(key)
+                self.defects.append(
+                    f"{name}: {counts.get(key, 0)} messages in {encoding!r}, expected 'cdr'; "
+                    "left out"
+                )
+        unknown = sum(count for key, count in counts.items() if key not in formats)
+        if unknown:
+            self.defects.append(
+                f"{self.path.name}: {unknown} messages of unknown topics; left out"
+            )
+        self.topics = tuple(
+            Topic(name, kind, counts.get(key, 0)) for key, (name, kind) in self._names.items()
+        )
+
+    def _count(self) -> dict[int, int]:
+        """Counts messages by topic; in a damaged file one by one, as far as they can be read."""
+        try:
+            check = ("ok",)
+            if self.path.stat().st_size <= CHECKED_BYTES:
+                check = self._base.execute("PRAGMA quick_check(1)").fetchone()
+            if check == ("ok",):
+                return dict(
+                    self._base.execute("SELECT topic_id, count(*) FROM messages GROUP BY topic_id")
+                )
+            fault = str(check[0])
+        except sqlite3.Error as error:
+            fault = str(error)
+        self._damaged = True
+        counts: dict[int, int] = {}
+        try:
+            for (key,) in self._base.execute("SELECT topic_id FROM messages NOT INDEXED"):
+                counts[key] = counts.get(key, 0) + 1
+        except sqlite3.Error as error:
+            fault = str(error)
+        self._note(f"{self.path.name}: damaged ({fault}); read as far as it goes")
+        return counts
+
+    def _read_definitions(self) -> dict[str, Definition]:
+        try:
+            rows = self._base.execute(
+                "SELECT topic_type, encoding, encoded_message_definition FROM message_definitions"
+            ).fetchall()
+        except sqlite3.Error:  # recordings before schema 4 have no such table
+            return {}
+        return {
+            long_type(kind): Definition(encoding, text)
+            for kind, encoding, text in rows
+            if encoding in {"ros2msg", "ros2idl"} and text
+        }
+
+    def _note(self, words: str) -> None:
+        if words not in self.defects:
+            self.defects.append(words)

@@ -1,0 +1,174 @@
+"""Decodes a recording once, to say what a contract or a player will meet in it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from typing import Any
+
+from rosbags.typesys import Stores, get_types_from_idl, get_types_from_msg, get_typestore
+from rosbags.typesys.store import Typestore
+
+from flashrt_ros.bag.reader import BagReader
+
+TRAILING_SLACK_BYTES = 3
+"""CDR pads to four bytes: up to three more are no defect."""
+
+
+@dataclass
+class TopicSurvey:
+    """What one topic's messages are like.
+
+    Attributes:
+        type: ROS type in the long form.
+        messages: Messages read.
+        first_ns: Recorded time of the first, 0 without messages.
+        last_ns: Recorded time of the last.
+        longest_gap_ns: Longest time between two of them.
+        trailing: Messages with more bytes than their type has.
+        trailing_bytes: The most such bytes in one message.
+        undecodable: Messages that do not fit their type.
+        unstamped: Messages whose header stamp is zero.
+        stamp_steps_back: Header stamps before the one before them.
+        unnamed: Messages with values but an empty ``name`` list.
+        no_definition: The type is neither recorded nor a standard one: nothing was decoded.
+    """
+
+    type: str
+    messages: int = 0
+    first_ns: int = 0
+    last_ns: int = 0
+    longest_gap_ns: int = 0
+    trailing: int = 0
+    trailing_bytes: int = 0
+    undecodable: int = 0
+    unstamped: int = 0
+    stamp_steps_back: int = 0
+    unnamed: int = 0
+    no_definition: bool = False
+    _last_stamp_ns: int = field(default=0, repr=False)
+
+    @property
+    def rate_hz(self) -> float:
+        """Mean rate between the first and the last message; 0 where there are fewer than two."""
+        span_ns = self.last_ns - self.first_ns
+        return (self.messages - 1) * 1e9 / span_ns if span_ns > 0 else 0.0
+
+    def words(self) -> list[str]:
+        """Returns the defects found, in words."""
+        words = []
+        if self.no_definition and self.messages:
+            words.append(f"{self.messages} messages of {self.type}, which has no definition here")
+        if self.trailing:
+            words.append(
+                f"{self.trailing} of {self.messages} messages with up to {self.trailing_bytes} "
+                "trailing bytes"
+            )
+        if self.undecodable:
+            words.append(f"{self.undecodable} of {self.messages} messages do not fit {self.type}")
+        if self.unstamped:
+            words.append(f"{self.unstamped} of {self.messages} messages with a zero stamp")
+        if self.stamp_steps_back:
+            words.append(f"{self.stamp_steps_back} header stamps before the one before them")
+        if self.unnamed:
+            words.append(f"{self.unnamed} of {self.messages} messages with empty names")
+        return words
+
+
+def typestore(
+    reader: BagReader, topics: Collection[str] | None = None
+) -> tuple[Typestore, list[str]]:
+    """Returns the types known for a recording, and words on definitions that could not be used.
+
+    Only definitions of topics that are wanted and have messages are read: parsing takes time. The
+    recording's own definitions come before the standard ones of ROS 2 Jazzy: a recording of
+    another release is decoded as it was written.
+    """
+    standard = get_typestore(Stores.ROS2_JAZZY)
+    fields: dict[str, Any] = dict(standard.fielddefs)
+    defects = []
+    needed = {
+        topic.type
+        for topic in reader.topics
+        if topic.count and (topics is None or topic.name in topics)
+    }
+    for name in sorted(needed & reader.definitions.keys()):
+        definition = reader.definitions[name]
+        try:
+            if definition.encoding == "ros2msg":
+                parsed = get_types_from_msg(definition.text, name)
+            else:
+                parsed = {}
+                for part in definition.text.split("=" * 80 + "\n"):
+                    text = part.partition("\n")[2] if part.startswith("IDL: ") else part
+                    parsed.update(get_types_from_idl(text))
+            get_typestore(Stores.EMPTY).register(parsed)
+        except Exception as error:  # the parser's errors are of many kinds
+            reason = str(error).splitlines()[0][:80] if str(error) else type(error).__name__
+            defects.append(f"{name}: its recorded definition cannot be used ({reason})")
+            continue
+        fields.update(parsed)
+    store = get_typestore(Stores.EMPTY)
+    store.register(fields)
+    return store, defects
+
+
+def survey(
+    reader: BagReader, topics: Collection[str] | None = None
+) -> tuple[dict[str, TopicSurvey], list[str]]:
+    """Reads and decodes every message once.
+
+    Args:
+        reader: The recording.
+        topics: Names of the topics wanted; None for all.
+
+    Returns:
+        Findings by topic, and all defects in words: the reader's and the topics'.
+    """
+    store, defects = typestore(reader, topics)
+    wanted = [topic for topic in reader.topics if topics is None or topic.name in topics]
+    result = {topic.name: TopicSurvey(topic.type) for topic in wanted}
+    for message in reader.messages(topics):
+        _add(result[message.topic], message.cdr, message.type, message.time_ns, store)
+    for topic in wanted:
+        if not topic.is_service_event:
+            defects += [f"{topic.name}: {words}" for words in result[topic.name].words()]
+    return result, reader.defects + defects
+
+
+def _add(seen: TopicSurvey, cdr: bytes, kind: str, time_ns: int, store: Typestore) -> None:
+    if seen.messages:
+        seen.longest_gap_ns = max(seen.longest_gap_ns, time_ns - seen.last_ns)
+    else:
+        seen.first_ns = time_ns
+    seen.messages += 1
+    seen.last_ns = time_ns
+    if kind not in store.types:
+        seen.no_definition = True
+        return
+    try:
+        message, used = _decode(cdr, kind, store)
+    except Exception:  # damaged bytes fail in many ways
+        seen.undecodable += 1
+        return
+    if used + TRAILING_SLACK_BYTES < len(cdr):
+        seen.trailing += 1
+        seen.trailing_bytes = max(seen.trailing_bytes, len(cdr) - used)
+    stamp = getattr(getattr(message, "header", None), "stamp", None)
+    if stamp is not None:
+        stamp_ns = stamp.sec * 1_000_000_000 + stamp.nanosec
+        seen.unstamped += stamp_ns == 0
+        seen.stamp_steps_back += 0 < stamp_ns < seen._last_stamp_ns
+        seen._last_stamp_ns = stamp_ns
+    if kind == "sensor_msgs/msg/JointState" and not len(message.name):
+        seen.unnamed += bool(len(message.position) or len(message.velocity))
+
+
+def _decode(cdr: bytes, kind: str, store: Typestore) -> tuple[Any, int]:
+    """Returns the message and how many bytes it took; unlike the store, accepts trailing ones."""
+    if len(cdr) < 4 or cdr[:2] not in {b"\x00\x00", b"\x00\x01"}:
+        raise ValueError("expected a CDR encapsulation header")
+    definition = store.get_msgdef(kind)
+    decode = definition.deserialize_cdr_le if cdr[1] else definition.deserialize_cdr_be
+    message, used = decode(cdr[4:], 0, definition.cls, store)
+    return message, used + 4
