@@ -1,0 +1,76 @@
+"""From serialized bytes to message objects, with every kind of damage named."""
+
+from __future__ import annotations
+
+import functools
+import struct
+from typing import Any
+
+from flashrt_ros.errors import ContractError
+
+MAX_TRAILING_BYTES = 7
+"""Middleware pads to 4 or 8 bytes and some recorders keep it; more is another message type."""
+
+ENCAPSULATIONS = {b"\x00\x00": "deserialize_cdr_be", b"\x00\x01": "deserialize_cdr_le"}
+"""Plain CDR, big and little endian; what ROS 2 writes for messages without optional members."""
+
+
+@functools.cache
+def typestore() -> Any:
+    """The message definitions of ROS 2 Jazzy, loaded at first use."""
+    from rosbags.typesys import Stores, get_typestore
+
+    return get_typestore(Stores.ROS2_JAZZY)
+
+
+@functools.cache
+def _deserializers(type_name: str) -> tuple[Any, dict[bytes, Any]]:
+    definition = typestore().get_msgdef(type_name)
+    return definition.cls, {
+        encapsulation: getattr(definition, method)
+        for encapsulation, method in ENCAPSULATIONS.items()
+    }
+
+
+def deserialize(type_name: str, cdr: bytes | bytearray | memoryview) -> tuple[Any, int]:
+    """Decodes one serialized message.
+
+    Args:
+        type_name: A type of the typestore.
+        cdr: Bytes with the four bytes of the encapsulation header.
+
+    Returns:
+        The message, a rosbags dataclass whose arrays may alias ``cdr``, and the number of bytes
+        behind its end, 0 to 7.
+
+    Raises:
+        ContractError: Wrong encapsulation, truncated, garbage, or too long for the type.
+    """
+    raw = bytes(cdr)
+    cls, functions = _deserializers(type_name)
+    function = functions.get(raw[:2]) if len(raw) >= 4 else None
+    if function is None:
+        raise ContractError(
+            f"{type_name}: expected plain CDR, which begins with 00 00 or 00 01 and two option "
+            f"bytes, found {raw[:4].hex(' ') or 'nothing'} ({len(raw)} bytes)"
+        )
+    body = memoryview(raw)[4:]
+    try:
+        message, end = function(body, 0, cls, typestore())
+    except struct.error as error:
+        raise ContractError(
+            f"{type_name}: expected a whole message, found one cut off or damaged after "
+            f"{len(raw)} bytes: {error}"
+        ) from error
+    except Exception as error:
+        # The functions are generated for the type and promise nothing about what they raise.
+        raise ContractError(
+            f"{type_name}: expected CDR of this type, found {len(raw)} bytes that are not: {error}"
+        ) from error
+    trailing = len(body) - end
+    if not 0 <= trailing <= MAX_TRAILING_BYTES:
+        raise ContractError(
+            f"{type_name}: expected {end + 4} bytes and at most {MAX_TRAILING_BYTES} behind them, "
+            f"found {len(raw)}: cut off, or another type"
+        )
+    return message, trailing

@@ -1,0 +1,144 @@
+"""Compares a contract with the ports of a policy, at configure, before anything moves."""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from flashrt_ros.errors import ContractError
+from flashrt_ros.runtime.policy import Port, Ports
+
+if TYPE_CHECKING:
+    from flashrt_ros.contract.contract import Contract
+    from flashrt_ros.contract.schema import Observation
+
+FIELD_SUFFIXES = {"position": ("position", "pos"), "velocity": ("velocity", "vel")}
+"""How policies commonly end the name of an element, e.g. ``elbow.pos``."""
+
+
+def check_ports(contract: Contract, ports: Ports) -> None:
+    """Compares keys, sizes, element names and units, and the action's coverage.
+
+    Raises:
+        ContractError: Lists everything that does not fit, one line each.
+    """
+    faults: list[str] = []
+    by_key = {port.key: port for port in ports.observations}
+    given = {observation.key for observation in contract.observations}
+    for observation in contract.observations:
+        if observation.key in by_key:
+            faults += _observation_faults(observation, by_key[observation.key])
+        else:
+            near = difflib.get_close_matches(observation.key, list(by_key), 1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            faults.append(
+                f"{observation.path}.key: expected a port of the policy "
+                f"({', '.join(by_key)}), found {observation.key!r}{hint}"
+            )
+    faults += [
+        f"observations: expected an entry for the policy's port {port.key!r}, found none"
+        for port in ports.observations
+        if port.required and port.key not in given
+    ]
+    faults += _action_faults(contract, ports.action)
+    if faults:
+        lines = "".join(f"\n  {fault}" for fault in faults)
+        raise ContractError(f"{contract.source} does not fit the policy:{lines}")
+
+
+def _observation_faults(observation: Observation, port: Port) -> list[str]:
+    where = f"{observation.path} ({observation.key})"
+    size = math.prod(port.shape)
+    if sum(length > 1 for length in port.shape) > 1:
+        return [f"{where}: expected a vector port, found shape {port.shape} in the policy"]
+    if observation.size != size:
+        flag = ", presence flag included" if observation.present_flag else ""
+        return [
+            f"{where}: expected {size} elements for the policy, found {observation.size}{flag}"
+        ]
+    faults = []
+    position = 0
+    for part in observation.parts:
+        wanted = port.names[position : position + len(part.names)]
+        position += len(part.names)
+        faults += _name_faults(f"{part.path}", wanted, part.names, part.elements, part.field)
+        faults += _unit_faults(part.path, port.unit, part.unit)
+    if observation.present_flag and port.names and not port.names[-1].endswith("present"):
+        faults.append(
+            f"{where}: expected a last element whose name ends in 'present' for the presence "
+            f"flag, found {port.names[-1]!r} in the policy"
+        )
+    return faults
+
+
+def _action_faults(contract: Contract, port: Port) -> list[str]:
+    size = math.prod(port.shape)
+    faults = []
+    covered = set(contract.unused_actions)
+    for output in contract.actions:
+        covered.update(output.index)
+        beyond = [i for i in output.index if i >= size]
+        if beyond:
+            faults.append(
+                f"{output.path}.index: expected elements of the policy's action (0 to {size - 1}),"
+                f" found {beyond}"
+            )
+            continue
+        wanted = tuple(port.names[i] for i in output.index) if port.names else ()
+        faults += _name_faults(output.path, wanted, output.names, output.elements, output.field)
+        faults += _unit_faults(output.path, port.unit, output.unit)
+    faults += [
+        f"unused_actions: expected elements of the policy's action (0 to {size - 1}), found {i}"
+        for i in contract.unused_actions
+        if i >= size
+    ]
+    commanded = {i for output in contract.actions for i in output.index}
+    faults += [
+        f"unused_actions: expected no element that an output commands, found {i}"
+        for i in contract.unused_actions
+        if i in commanded
+    ]
+    if missing := [i for i in range(size) if i not in covered]:
+        names = [port.names[i] for i in missing] if port.names else missing
+        faults.append(
+            f"actions: expected an output for each of the action's {size} elements, found none "
+            f"for {names}; list them under `unused_actions` if they go nowhere on purpose"
+        )
+    return faults
+
+
+def _unit_faults(path: str, wanted: str, found: str) -> list[str]:
+    """Nothing is converted, so that no factor is ever guessed: the units must be the same."""
+    if not wanted or wanted == found:
+        return []
+    words = repr(found) if found else "none"
+    return [f"{path}.unit: expected {wanted!r} as the policy has it, found {words}"]
+
+
+def _name_faults(
+    path: str, wanted: Sequence[str], names: Sequence[str], elements: Sequence[str], field: str
+) -> list[str]:
+    """Compares the policy's names, where it has some, with the contract's.
+
+    ``elements`` must be the policy's names exactly; without it the robot's names are compared,
+    with or without the field behind them.
+    """
+    if not wanted:
+        return []
+    if elements:
+        good = tuple(elements) == tuple(wanted)
+    else:
+        suffixes = FIELD_SUFFIXES.get(field, (field,))
+        good = all(
+            want in {name, *(f"{name}.{suffix}" for suffix in suffixes)}
+            for want, name in zip(wanted, names, strict=True)
+        )
+    if good:
+        return []
+    return [
+        f"{path}.{'elements' if elements else 'names'}: expected {list(wanted)} as the policy "
+        f"calls its elements, found {list(elements or names)}; where the robot's names differ, "
+        "list the policy's under `elements`, in the same order"
+    ]

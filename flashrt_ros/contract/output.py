@@ -1,0 +1,252 @@
+"""From the action vector to commands: finite, within limits, no step too long, or not at all.
+
+Everything is a function of its arguments: the caller keeps the last command and the clocks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from flashrt_ros.contract.contract import Contract
+from flashrt_ros.contract.messages import OUTPUT_TYPES, Fields, Values
+from flashrt_ros.contract.schema import Output
+from flashrt_ros.errors import ContractError
+
+Commands = Mapping[str, Values]
+"""Topic to the values of its command, in the order of the output's names."""
+
+ROUNDING = 1e-6
+"""Relative excess that ``refuse`` forgives: a float32 action cannot hit a decimal limit."""
+
+
+@dataclass(frozen=True)
+class Shaped:
+    """What may leave of one action.
+
+    Attributes:
+        commands: Topic to float64 values; empty where the frame was dropped.
+        action: ``(A,)`` float64, the action after limits, for the record.
+        dropped: Why nothing may leave; empty where something may.
+        limited: What was changed, in words, one entry for each element.
+    """
+
+    commands: dict[str, Values]
+    action: Values
+    dropped: str = ""
+    limited: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Command:
+    """One message to send.
+
+    Attributes:
+        output: Where it goes.
+        fields: Of the message, nested plain values.
+        values: The same as numbers, in the order of ``output.names``.
+        repeat: True where it is sent again in each control step until fresh actions come, false
+            where it is sent once and then nothing.
+    """
+
+    output: Output
+    fields: Fields
+    values: Values = field(compare=False)
+    repeat: bool = False
+
+
+class ActionShaper:
+    """Applies a contract's ``actions``."""
+
+    def __init__(self, contract: Contract) -> None:
+        """Prepares arrays of limits and steps."""
+        self.contract = contract
+        self.size = 1 + max(
+            [*contract.unused_actions, *(i for output in contract.actions for i in output.index)]
+        )
+        self._index = {o.topic: np.array(o.index, dtype=np.intp) for o in contract.actions}
+        self._low = {
+            o.topic: _column(o, {n: p[0] for n, p in o.limits.items()}, -np.inf)
+            for o in contract.actions
+        }
+        self._high = {
+            o.topic: _column(o, {n: p[1] for n, p in o.limits.items()}, np.inf)
+            for o in contract.actions
+        }
+        self._step = {o.topic: _column(o, o.max_step, np.inf) for o in contract.actions}
+
+    def at_rest(self, measured: npt.ArrayLike | None) -> dict[str, Values]:
+        """What stands for the last command before the first one.
+
+        Args:
+            measured: Positions in the order of ``start.measured.names``, or None.
+
+        Returns:
+            For each output the measured positions, NaN for a position that is not measured, and
+            zeros for velocities, efforts and twists.
+
+        Raises:
+            ContractError: Another number of positions than ``start.measured`` names.
+        """
+        action = np.full(self.size, np.nan)
+        start = self.contract.start
+        if start is not None and measured is not None:
+            values = np.asarray(measured, dtype=np.float64)
+            if values.shape != (len(start.index),):
+                raise ContractError(
+                    f"measured positions: expected {len(start.index)} "
+                    f"({list(start.measured.names)}), found shape {values.shape}"
+                )
+            action[list(start.index)] = values
+        return {
+            output.topic: action[self._index[output.topic]]
+            if output.field == "position"
+            else np.zeros(len(output.index))
+            for output in self.contract.actions
+        }
+
+    def shape(self, action: npt.ArrayLike, last: Commands | None = None) -> Shaped:
+        """Checks and limits one action.
+
+        Args:
+            action: ``(A,)`` numbers in contract units.
+            last: The commands sent last, or ``at_rest`` before the first; an element without
+                one (None, a missing topic or NaN) has no step limit.
+
+        Raises:
+            ContractError: Another number of elements than the contract commands.
+        """
+        values = np.array(action, dtype=np.float64)
+        if values.ndim != 1 or len(values) < self.size:
+            raise ContractError(
+                f"action: expected a vector of at least {self.size} elements for "
+                f"{self.contract.source}, found shape {values.shape}"
+            )
+        commands: dict[str, Values] = {}
+        limited: list[str] = []
+        shaped = values.copy()
+        for output in self.contract.actions:
+            wanted = values[self._index[output.topic]]
+            before = None if last is None else last.get(output.topic)
+            if before is None:
+                before = np.full(len(wanted), np.nan)
+            given, words, reason = self._limit(output, wanted, before)
+            if reason:
+                return Shaped({}, values, reason)
+            commands[output.topic] = given
+            shaped[self._index[output.topic]] = given
+            limited += words
+        return Shaped(commands, shaped, "", tuple(limited))
+
+    def _limit(
+        self, output: Output, wanted: Values, before: Values
+    ) -> tuple[Values, list[str], str]:
+        """Values within limits and steps, what was changed, and why the frame is dropped."""
+        bad = [n for n, v in zip(output.names, wanted, strict=True) if not np.isfinite(v)]
+        if bad:
+            return wanted, [], f"{output.topic}: non-finite action for {', '.join(bad)}"
+        low, high, step = (table[output.topic] for table in (self._low, self._high, self._step))
+        known = np.isfinite(before)
+        floor = np.maximum(low, np.where(known, before - step, -np.inf))
+        ceiling = np.minimum(high, np.where(known, before + step, np.inf))
+        for name, lowest, highest, b in zip(output.names, floor, ceiling, before, strict=True):
+            if lowest > highest:
+                return (
+                    wanted,
+                    [],
+                    f"{output.topic}: {name} stands at {b:.6g}, outside its limits "
+                    f"{list(output.limits[name])} by more than max_step "
+                    f"{output.max_step[name]:.6g}; bring it back inside first",
+                )
+        given = np.clip(wanted, floor, ceiling)
+        words = [
+            self._words(output, position, wanted, given, before)
+            for position in np.flatnonzero(given != wanted).tolist()
+        ]
+        if output.on_limit == "refuse":
+            excess = np.abs(given - wanted) > ROUNDING * np.maximum(1.0, np.abs(wanted))
+            if excess.any():
+                first = self._words(output, int(np.argmax(excess)), wanted, given, before)
+                return wanted, [], f"{output.topic}: refused, {first}"
+        return given, words, ""
+
+    def _words(
+        self, output: Output, position: int, wanted: Values, given: Values, before: Values
+    ) -> str:
+        name = output.names[position]
+        low, high = output.limits.get(name, (-np.inf, np.inf))
+        if not low <= wanted[position] <= high:
+            why = f"limits {[low, high]}"
+        else:
+            why = f"max_step {output.max_step[name]:.6g} from {before[position]:.6g}"
+        return f"{name} {wanted[position]:.6g} to {given[position]:.6g} by {why}"
+
+    def encode(self, output: Output, values: npt.ArrayLike, stamp_ns: int) -> Fields:
+        """Fields of the command message.
+
+        Args:
+            output: One of the contract's actions.
+            values: ``(len(output.names),)``, in that order.
+            stamp_ns: ROS clock; unused where the type has no header, and for JointTrajectory.
+        """
+        numbers = np.asarray(values, dtype=np.float64)
+        return OUTPUT_TYPES[output.type].encode(output, numbers, stamp_ns, False)
+
+    def messages(self, shaped: Shaped, stamp_ns: int) -> list[Command]:
+        """The messages of one shaped action; none where the frame was dropped."""
+        return [
+            Command(output, self.encode(output, values, stamp_ns), values, False)
+            for output in self.contract.actions
+            if (values := shaped.commands.get(output.topic)) is not None
+        ]
+
+    def stop_messages(self, last: Commands | None, stamp_ns: int = 0) -> list[Command]:
+        """The message that ends motion, for each output, sent once.
+
+        Positions: the ``last`` ones (sent or, from ``at_rest``, measured) with zero velocities
+        where the type has room for them; an output without finite last positions has none, since
+        any would be a guess. Velocities, efforts and twists: zeros.
+        """
+        return [c for o in self.contract.actions if (c := self._stop(o, last, stamp_ns))]
+
+    def miss_messages(self, last: Commands | None, stamp_ns: int = 0) -> list[Command]:
+        """What the contract's ``on_miss`` sends when no good action is there.
+
+        ``hold`` repeats the last command, ``zeros`` repeats zeros, ``stop`` sends the stop
+        message once and then nothing.
+        """
+        found: list[Command] = []
+        for output in self.contract.actions:
+            values = self._finite_last(output, last)
+            if output.on_miss == "stop":
+                command = self._stop(output, last, stamp_ns)
+            elif output.on_miss == "zeros":
+                zeros = np.zeros(len(output.names))
+                command = Command(output, self.encode(output, zeros, stamp_ns), zeros, True)
+            elif values is None:
+                command = None
+            else:
+                command = Command(output, self.encode(output, values, stamp_ns), values, True)
+            if command is not None:
+                found.append(command)
+        return found
+
+    def _finite_last(self, output: Output, last: Commands | None) -> Values | None:
+        values = None if last is None else last.get(output.topic)
+        return values if values is not None and bool(np.isfinite(values).all()) else None
+
+    def _stop(self, output: Output, last: Commands | None, stamp_ns: int) -> Command | None:
+        values: Values | None = np.zeros(len(output.names))
+        if output.field == "position":
+            values = self._finite_last(output, last)
+        if values is None:
+            return None
+        fields = OUTPUT_TYPES[output.type].encode(output, values, stamp_ns, True)
+        return Command(output, fields, values, False)
+
+
+def _column(output: Output, by_name: Mapping[str, float], default: float) -> Values:
+    return np.array([by_name.get(name, default) for name in output.names], dtype=np.float64)

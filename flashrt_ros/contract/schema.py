@@ -1,0 +1,175 @@
+"""The contract's vocabulary: frozen dataclasses, and the keys of each mapping in the file."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+KEYS: Mapping[str, tuple[str, ...]] = {
+    "contract": (
+        "version",
+        "robot",
+        "control_rate_hz",
+        "on_time_jump",
+        "observations",
+        "actions",
+        "unused_actions",
+        "start",
+    ),
+    "observation": ("key", "max_age_ms", "optional", "fill", "present_flag", "qos", "parts"),
+    "part": ("topic", "type", "field", "names", "elements", "positional", "unit", "qos"),
+    "action": (
+        "topic",
+        "type",
+        "field",
+        "names",
+        "elements",
+        "index",
+        "unit",
+        "limits",
+        "max_step",
+        "on_limit",
+        "on_miss",
+        "frame_id",
+        "time_from_start_s",
+        "qos",
+    ),
+    "start": ("measured", "index", "max_distance", "ramp_s", "max_age_ms"),
+    "qos": ("reliability", "durability", "depth"),
+}
+"""Every key that a contract file may hold, by the kind of mapping it stands in."""
+
+
+@dataclass(frozen=True)
+class Qos:
+    """DDS settings of one topic; the values are the words of ``rclpy.qos``.
+
+    Attributes:
+        reliability: ``best_effort`` or ``reliable``.
+        durability: ``volatile`` or ``transient_local``.
+        depth: Messages kept.
+    """
+
+    reliability: str = "best_effort"
+    durability: str = "volatile"
+    depth: int = 1
+
+
+@dataclass(frozen=True)
+class Part:
+    """Some elements of an observation, all from one field of one topic.
+
+    Attributes:
+        topic: As the contract writes it; the node resolves it.
+        type: Full type name such as ``sensor_msgs/msg/JointState``.
+        field: Field of the message, see ``conversions.INPUT_TYPES``.
+        names: Names in the message, in the order of the policy's elements.
+        elements: The policy's own names for them; empty where it uses the same.
+        positional: Names by position for messages that carry none; empty: such are refused.
+        unit: Unit of all of them; empty where none is given.
+        qos: Of the subscription.
+        path: Key path in the file, for messages.
+    """
+
+    topic: str
+    type: str
+    field: str
+    names: tuple[str, ...]
+    elements: tuple[str, ...] = ()
+    positional: tuple[str, ...] = ()
+    unit: str = ""
+    qos: Qos = dataclasses.field(default_factory=Qos)
+    path: str = ""
+
+
+@dataclass(frozen=True)
+class Observation:
+    """One policy port, filled from one or several topics.
+
+    Attributes:
+        key: Policy port.
+        parts: Concatenated in this order.
+        max_age_ms: Steady clock, from reception to the control step.
+        optional: Without a fresh message ``fill`` stands in for every element.
+        fill: See ``optional``.
+        present_flag: One more element at the end: 1.0 where fresh, else 0.0.
+        path: Key path in the file, for messages.
+    """
+
+    key: str
+    parts: tuple[Part, ...]
+    max_age_ms: float
+    optional: bool = False
+    fill: float = 0.0
+    present_flag: bool = False
+    path: str = ""
+
+    @property
+    def size(self) -> int:
+        """Elements, presence flag included."""
+        return sum(len(part.names) for part in self.parts) + self.present_flag
+
+    @property
+    def topics(self) -> tuple[str, ...]:
+        """Different topics of the parts, in order."""
+        return tuple(dict.fromkeys(part.topic for part in self.parts))
+
+
+@dataclass(frozen=True)
+class Output:
+    """Some elements of the action, all in one command topic.
+
+    Attributes:
+        topic: As the contract writes it.
+        type: Full type name such as ``trajectory_msgs/msg/JointTrajectory``.
+        field: ``position``, ``velocity``, ``effort`` or ``twist``.
+        names: Names in the message, one for each index.
+        index: Elements of the action vector.
+        elements: The policy's own names for them; empty where it uses the same.
+        unit: Unit of all of them; empty where none is given.
+        limits: Lowest and highest value by name, both allowed.
+        max_step: Largest change from one command to the next, by name.
+        on_limit: ``clamp`` or ``refuse``.
+        on_miss: ``hold``, ``zeros`` or ``stop``.
+        frame_id: Of the message's header.
+        time_from_start_s: Of a JointTrajectory's one point.
+        qos: Of the publisher.
+        path: Key path in the file, for messages.
+    """
+
+    topic: str
+    type: str
+    field: str
+    names: tuple[str, ...]
+    index: tuple[int, ...]
+    elements: tuple[str, ...] = ()
+    unit: str = ""
+    limits: Mapping[str, tuple[float, float]] = dataclasses.field(default_factory=dict, hash=False)
+    max_step: Mapping[str, float] = dataclasses.field(default_factory=dict, hash=False)
+    on_limit: str = "clamp"
+    on_miss: str = "stop"
+    frame_id: str = ""
+    time_from_start_s: float = 0.0
+    qos: Qos = dataclasses.field(default_factory=lambda: Qos(reliability="reliable"))
+    path: str = ""
+
+
+@dataclass(frozen=True)
+class Start:
+    """The check of a first command against the measured position.
+
+    Attributes:
+        measured: Where the positions are read; ``measured.names[i]`` is what action element
+            ``index[i]`` moves.
+        index: Elements of the action vector.
+        max_distance: Largest allowed distance, by measured name, in ``measured.unit``.
+        ramp_s: Time over which a first command farther away is approached; 0: it is refused.
+        max_age_ms: Oldest measurement that counts, steady clock.
+    """
+
+    measured: Part
+    index: tuple[int, ...]
+    max_distance: Mapping[str, float] = dataclasses.field(hash=False)
+    ramp_s: float = 0.0
+    max_age_ms: float = 100.0

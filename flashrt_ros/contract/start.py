@@ -1,0 +1,117 @@
+"""The first command after activate, restore, rollback, reset or resume: near, blended, or none."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from flashrt_ros.contract.contract import Contract
+from flashrt_ros.contract.messages import Values
+
+
+@dataclass(frozen=True)
+class Admitted:
+    """What the gate makes of one action.
+
+    Attributes:
+        action: ``(A,)`` float64 to go on with; None where nothing may leave.
+        refused: Why not; empty where it may.
+        blending: True while the ramp runs.
+    """
+
+    action: Values | None
+    refused: str = ""
+    blending: bool = False
+
+
+def distance_fault(
+    contract: Contract, action: npt.ArrayLike, measured: npt.ArrayLike | None
+) -> str:
+    """Says by how much a first command is too far away; empty where it is near enough.
+
+    Args:
+        contract: Whose ``start`` applies; without one every command is near enough.
+        action: ``(A,)`` in contract units.
+        measured: Positions in the order of ``start.measured.names``; None: not known.
+    """
+    start = contract.start
+    if start is None:
+        return ""
+    names = start.measured.names
+    if measured is None:
+        return f"measured position unknown: expected {list(names)} on {start.measured.topic!r}"
+    wanted = np.asarray(action, dtype=np.float64)[list(start.index)]
+    positions = np.asarray(measured, dtype=np.float64)
+    faults = [
+        f"{name}: command {w:.6g} is {abs(w - p):.6g} {start.measured.unit} from the measured "
+        f"{p:.6g}, more than max_distance {start.max_distance[name]:.6g}"
+        for name, w, p in zip(names, wanted, positions, strict=True)
+        # Written so that a NaN counts as too far.
+        if not abs(w - p) <= start.max_distance[name]
+    ]
+    return "; ".join(faults)
+
+
+class StartGate:
+    """Holds back first commands that lie too far away, or leads up to them.
+
+    Used by the control thread alone: ``arm_`` when motion may begin anew, ``admit`` with every
+    action. Open from the first admitted action on, until armed again.
+    """
+
+    def __init__(self, contract: Contract) -> None:
+        """Begins armed."""
+        self.contract = contract
+        self._armed = True
+        self._from: Values | None = None
+        self._since_ns = 0
+
+    @property
+    def armed(self) -> bool:
+        """Whether the next action counts as a first one."""
+        return self._armed
+
+    def arm_(self) -> None:
+        """Makes the next action a first one."""
+        self._armed, self._from = True, None
+
+    def admit(
+        self, action: npt.ArrayLike, measured: npt.ArrayLike | None, now_ns: int
+    ) -> Admitted:
+        """Passes, blends or refuses one action.
+
+        Args:
+            action: ``(A,)`` in contract units.
+            measured: Positions in the order of ``start.measured.names``; None: not known. Only
+                looked at while armed.
+            now_ns: Steady clock.
+        """
+        values = np.array(action, dtype=np.float64)
+        start = self.contract.start
+        if start is None:
+            self._armed = False
+            return Admitted(values)
+        if self._armed:
+            fault = distance_fault(self.contract, values, measured)
+            finite = measured is not None and bool(
+                np.isfinite(np.asarray(measured, dtype=np.float64)).all()
+            )
+            if fault and not (start.ramp_s > 0.0 and finite and np.isfinite(values).all()):
+                return Admitted(None, fault)
+            self._armed = False
+            if fault:
+                self._from = np.array(measured, dtype=np.float64)
+                self._since_ns = now_ns
+        if self._from is None:
+            return Admitted(values)
+        # The first blended command already moves by one control period's share.
+        elapsed_s = (now_ns - self._since_ns) * 1e-9 + self.contract.period_s
+        share = elapsed_s / start.ramp_s
+        if share >= 1.0:
+            self._from = None
+            return Admitted(values)
+        index = list(start.index)
+        values[index] = self._from + share * (values[index] - self._from)
+        return Admitted(values, "", True)
