@@ -1,0 +1,52 @@
+"""``flashrt_ros check``: the conformance suite on one policy."""
+
+from __future__ import annotations
+
+import argparse
+import json
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declares the options of ``check``."""
+    parser.add_argument(
+        "policy", help="directory with config.json, registered name, or package.module:factory"
+    )
+    parser.add_argument("--device", default="cpu", help="cpu, cuda or cuda:N (default: cpu)")
+    parser.add_argument(
+        "--steps",
+        type=int,
+        default=None,
+        help="control steps of each comparison (suite's default)",
+    )
+    parser.add_argument("--json", action="store_true", help="print the report as JSON")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Checks the policy and prints the report; 1 if a check failed."""
+    import torch
+
+    from flashrt_ros.policies.registry import load_policy
+    from flashrt_ros.testing import check_policy
+
+    # One thread: more of them contend for the cores of a small machine, and the report does not
+    # depend on it.
+    torch.set_num_threads(1)
+    options = {} if arguments.steps is None else {"steps": arguments.steps}
+    report = check_policy(load_policy(arguments.policy), device=arguments.device, **options)
+    if arguments.json:
+        print(
+            json.dumps(
+                {
+                    "policy": arguments.policy,
+                    "device": arguments.device,
+                    "ok": report.ok,
+                    "passed": [str(words) for words in report.passed],
+                    "failures": [str(words) for words in report.failures],
+                    "inert": [str(name) for name in report.inert],
+                },
+                indent=2,
+            )
+        )
+    else:
+        print(report)
+    return 0 if report.ok else 1

@@ -1,0 +1,137 @@
+"""The command ``flashrt_ros``: one table entry a subcommand, each imported only when it is run."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol, cast
+
+from flashrt_ros import __version__
+from flashrt_ros.errors import FlashRTError, InvalidArgumentError, NotFoundError
+
+OK, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
+
+
+class CommandModule(Protocol):
+    """What the module of a subcommand offers."""
+
+    add_arguments: Callable[[argparse.ArgumentParser], None]
+    run: Callable[[argparse.Namespace], int]
+
+
+@dataclass(frozen=True)
+class Command:
+    """One subcommand.
+
+    Attributes:
+        name: As typed.
+        summary: One line for ``--help``.
+        module: Module with ``add_arguments(parser)`` and ``run(arguments) -> exit code``.
+    """
+
+    name: str
+    summary: str
+    module: str
+
+
+COMMANDS = (
+    Command(
+        "doctor",
+        "say what this machine, driver, torch and ROS can do, and the cure for what they cannot",
+        "flashrt_ros.doctor.command",
+    ),
+    Command("check", "run the conformance suite on a policy", "flashrt_ros.check_command"),
+    Command("bench", "measure the published figures on this machine", "flashrt_ros.bench.command"),
+    Command("demo", "run the demonstration and print its table", "flashrt_ros.demo.run"),
+    Command("play", "publish a recording at its recorded times", "flashrt_ros.bag.play_command"),
+)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs one subcommand.
+
+    Args:
+        arguments: Words after the program's name; ``sys.argv`` by default.
+
+    Returns:
+        0 all well, 1 a check failed or work ended in an error, 2 wrong usage (of the command
+        line, or a policy, file or topic that is not there), 130 interrupted.
+    """
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    debug = "--debug" in words
+    try:
+        chosen = next((word for word in words if not word.startswith("-")), None)
+        parsed = _parser(chosen).parse_args(words)
+        if parsed.command is None:
+            _parser(None).print_help()
+            return USAGE
+        code: int = parsed.run(parsed)
+        sys.stdout.flush()
+    except FlashRTError as error:
+        return _report(error, debug)
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        # The reader of our output has gone (`| head`): nothing is left to be said to it.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return OK
+    except SystemExit as leaving:  # argparse's way to end
+        return leaving.code if isinstance(leaving.code, int) else USAGE
+    except Exception as error:
+        if debug:
+            raise
+        return _report(error, debug)
+    return code
+
+
+def _report(error: Exception, debug: bool) -> int:
+    if debug:
+        traceback.print_exception(type(error), error, error.__traceback__)
+    elif isinstance(error, FlashRTError):
+        print(f"flashrt_ros: {error}", file=sys.stderr)
+    else:
+        words = f"{type(error).__name__}: {error}"
+        print(f"flashrt_ros: unexpected {words} (--debug shows where)", file=sys.stderr)
+    return USAGE if isinstance(error, (InvalidArgumentError, NotFoundError)) else FAILED
+
+
+def _parser(chosen: str | None) -> argparse.ArgumentParser:
+    """Returns the parser; only the chosen subcommand's module is imported for its options."""
+    debug = argparse.ArgumentParser(add_help=False, argument_default=argparse.SUPPRESS)
+    debug.add_argument("--debug", action="store_true", help="show tracebacks of errors")
+    parser = argparse.ArgumentParser(
+        prog="flashrt_ros",
+        description="Runs learned robot policies whose whole execution state can be named.",
+        parents=[debug],
+    )
+    parser.add_argument("--version", action="version", version=f"flashrt_ros {__version__}")
+    parser.set_defaults(command=None)
+    subparsers = parser.add_subparsers(dest="command", metavar="COMMAND")
+    for command in COMMANDS:
+        own = subparsers.add_parser(
+            command.name, help=command.summary, description=command.summary, parents=[debug]
+        )
+        if command.name == chosen:
+            module = cast(CommandModule, _import(command))
+            module.add_arguments(own)
+            own.set_defaults(run=module.run)
+    return parser
+
+
+def _import(command: Command) -> object:
+    try:
+        return importlib.import_module(command.module)
+    except ModuleNotFoundError as error:
+        raise NotFoundError(
+            f"`flashrt_ros {command.name}` needs the Python module {error.name!r}, which is not "
+            "installed; `flashrt_ros doctor` says how to install what is missing"
+        ) from error
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,123 @@
+"""Judges ROS 2: import, middleware, discovery, logs, and our generated interfaces."""
+
+from __future__ import annotations
+
+from flashrt_ros.doctor.facts import Machine, Ros
+from flashrt_ros.doctor.finding import Area, Finding
+
+DOMAINS = range(0, 102)
+RANGES = ("SUBNET", "LOCALHOST", "OFF", "SYSTEM_DEFAULT")
+WHEELS = "pip install 'ros-jazzy-rclpy[fastrtps]' ros-jazzy-common-interfaces"
+
+
+def judge_ros(ros: Ros, machine: Machine) -> list[Finding]:
+    """Returns the findings on ROS 2."""
+    area = Area("ros")
+    if not ros.rclpy:
+        area.fail("rclpy", f"cannot be imported: {ros.error}", _import_cure(ros, machine))
+    else:
+        area.ok("rclpy", f"{ros.rclpy}, {ros.distro or 'unknown distribution'} ({ros.source})")
+        area.ok("RMW", ros.rmw)
+        _judge_interfaces(area, ros)
+    _judge_discovery(area, ros)
+    if ros.rclpy:
+        _judge_loop(area, ros)
+    _judge_profiles(area, ros)
+    if ros.log_dir_writable:
+        area.ok("logs", ros.log_dir)
+    else:
+        area.fail(
+            "logs",
+            f"{ros.log_dir} cannot be written: rclpy.init fails",
+            "export ROS_LOG_DIR=/tmp/ros_log",
+        )
+    return area.findings
+
+
+def _import_cure(ros: Ros, machine: Machine) -> str:
+    error = ros.error
+    if ros.foreign_wheels:
+        return (
+            "unset LD_LIBRARY_PATH _ROS_WHEELS_BOOTSTRAP_COMPLETE: they come from another "
+            "virtual environment"
+        )
+    if "librmw_fastrtps" in error:
+        return "pip install ros-jazzy-rmw-fastrtps-cpp (with the prefix of your distribution)"
+    if "_rclpy_pybind11" in error and "No module" in error:
+        return (
+            "this Python is not the one that the sourced ROS was built for: use "
+            "/usr/bin/python3, or a virtual environment made from it with "
+            "--system-site-packages"
+        )
+    if machine.architecture == "aarch64":
+        return (
+            "source /opt/ros/jazzy/setup.bash (apt install ros-jazzy-ros-base; there are no "
+            "wheels of rclpy for aarch64)"
+        )
+    return f"source /opt/ros/jazzy/setup.bash, or {WHEELS}"
+
+
+def _judge_interfaces(area: Area, ros: Ros) -> None:
+    if not ros.interfaces_error:
+        area.ok("interfaces", "flashrt_ros.msg and flashrt_ros.srv can be imported")
+        return
+    cure = "pip install . in the source tree, or colcon build and source install/setup.bash"
+    if ros.source_tree:
+        cure += " (this is a source tree, whose msg and srv are not generated)"
+    area.fail("interfaces", f"cannot be imported: {ros.interfaces_error}", cure)
+
+
+def _judge_discovery(area: Area, ros: Ros) -> None:
+    if ros.domain and not (ros.domain.isdigit() and int(ros.domain) in DOMAINS):
+        area.fail("ROS_DOMAIN_ID", f"{ros.domain!r}, expected 0 to 101", "export ROS_DOMAIN_ID=0")
+    else:
+        area.ok("ROS_DOMAIN_ID", ros.domain or "unset (0)")
+    if ros.localhost_only not in {"", "0"}:
+        area.warn(
+            "ROS_LOCALHOST_ONLY",
+            "set; deprecated since Iron",
+            "unset it and export ROS_AUTOMATIC_DISCOVERY_RANGE=LOCALHOST",
+        )
+    name = "ROS_AUTOMATIC_DISCOVERY_RANGE"
+    if not ros.discovery_range:
+        area.warn(
+            name,
+            "unset (SUBNET): nodes are found from, and send multicast to, the whole network",
+            f"export {name}=LOCALHOST where the robot is one machine",
+        )
+    elif ros.discovery_range not in RANGES:
+        area.fail(
+            name,
+            f"{ros.discovery_range!r}, expected one of {', '.join(RANGES)}",
+            f"export {name}=LOCALHOST",
+        )
+    elif ros.discovery_range == "OFF":
+        area.fail(name, "OFF: nodes find nobody", f"export {name}=LOCALHOST")
+    else:
+        area.ok(name, ros.discovery_range)
+
+
+def _judge_loop(area: Area, ros: Ros) -> None:
+    if ros.loop_ms is not None:
+        area.ok("a message", f"went from a publisher to a subscription in {ros.loop_ms:.1f} ms")
+    else:
+        area.fail(
+            "a message",
+            f"did not get from a publisher to a subscription: {ros.loop_error or 'lost'}",
+            "clear /dev/shm (`fastdds shm clean`), check the loopback interface and the domain",
+        )
+
+
+def _judge_profiles(area: Area, ros: Ros) -> None:
+    if "fastrtps" not in ros.rmw:
+        return
+    for name, exists in ros.profiles.items():
+        if not exists:
+            area.fail("Fast DDS profile", f"{name} is set, but there is no such file", "unset it")
+    if any(ros.profiles.values()):
+        area.ok("Fast DDS profile", "set")
+    elif not ros.profiles:
+        area.ok(
+            "Fast DDS profile",
+            "unset; the launch files set config/fastdds_large_messages.xml, which images need",
+        )

@@ -1,0 +1,93 @@
+"""The command line answers with the right exit code, one line for an error, and quickly.
+
+Scripts and CI rely on the codes; ``--help`` must not wait for torch or ROS.
+"""
+
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from flashrt_ros import cli
+from flashrt_ros.errors import NotFoundError, StorageError
+
+
+def with_command(monkeypatch: pytest.MonkeyPatch, run: object) -> None:
+    module = SimpleNamespace(add_arguments=lambda parser: None, run=run)
+    monkeypatch.setattr(cli, "COMMANDS", (cli.Command("work", "does it", "work_module"),))
+    monkeypatch.setitem(sys.modules, "work_module", module)
+
+
+def raising(error: BaseException) -> object:
+    def run(arguments: object) -> int:
+        raise error
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("run", "code", "words"),
+    [
+        (lambda arguments: 0, 0, ""),
+        (lambda arguments: 1, 1, ""),
+        (raising(StorageError("disk full")), 1, "flashrt_ros: disk full\n"),
+        (raising(NotFoundError("no such thing")), 2, "flashrt_ros: no such thing\n"),
+        (raising(KeyboardInterrupt()), 130, ""),
+        (
+            raising(ValueError("odd")),
+            1,
+            "flashrt_ros: unexpected ValueError: odd (--debug shows where)\n",
+        ),
+    ],
+)
+def test_exit_codes_and_one_line_errors(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    run: object,
+    code: int,
+    words: str,
+) -> None:
+    with_command(monkeypatch, run)
+    assert cli.main(["work"]) == code
+    assert capsys.readouterr().err == words
+
+
+@pytest.mark.parametrize("words", [["--debug", "work"], ["work", "--debug"]])
+def test_debug_shows_the_traceback(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: list[str]
+) -> None:
+    with_command(monkeypatch, raising(StorageError("disk full")))
+    assert cli.main(words) == 1
+    assert "Traceback" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [[], ["nonsense"], ["doctor", "--nonsense"], ["check"]])
+def test_wrong_usage_is_2(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(words) == 2
+    capsys.readouterr()
+
+
+def test_a_missing_module_points_to_the_doctor(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(cli, "COMMANDS", (cli.Command("work", "does it", "no_such_module_here"),))
+    assert cli.main(["work"]) == 2
+    assert "needs the Python module 'no_such_module_here'" in capsys.readouterr().err
+
+
+def test_help_names_every_command_and_imports_nothing_heavy() -> None:
+    code = (
+        "import sys; from flashrt_ros.cli import main; code = main(['--help']);"
+        "print('heavy:', sorted({'torch', 'rclpy', 'numpy', 'rosbags'} & set(sys.modules)));"
+        "sys.exit(code)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "heavy: []" in done.stdout
+    for command in cli.COMMANDS:
+        assert command.name in done.stdout
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["--version"]) == 0
+    assert capsys.readouterr().out.startswith("flashrt_ros ")
