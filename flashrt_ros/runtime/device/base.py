@@ -1,0 +1,94 @@
+"""What the runtime asks of a device."""
+
+from __future__ import annotations
+
+import abc
+import enum
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+
+import torch
+
+Replay = Callable[[], None]
+"""Runs a prepared plan once, on the lane that is bound."""
+
+
+class Lane(enum.Enum):
+    """Order of execution that a thread works in; on CUDA each is a stream of its own."""
+
+    CONTROL = "control"
+    """Acts, commits and all verbs."""
+    PLANNER = "planner"
+    """Plans that run beside the control thread."""
+
+
+class Device(abc.ABC):
+    """Memory, copies and prepared plans of one device, for one session.
+
+    Attributes:
+        name: ``cpu``, ``cuda:0`` and the like.
+        torch_device: The same for torch.
+    """
+
+    name: str
+    torch_device: torch.device
+
+    @abc.abstractmethod
+    def allocate(self, size_bytes: int) -> torch.Tensor:
+        """Returns a zeroed flat uint8 tensor on the device, aligned to 256 bytes.
+
+        Raises:
+            NoMemoryError: The device has not got that much.
+        """
+
+    @abc.abstractmethod
+    def allocate_host(self, size_bytes: int) -> torch.Tensor:
+        """Returns a zeroed flat uint8 tensor on the host that copies from the device go to."""
+
+    @abc.abstractmethod
+    def allocate_mirrored(self, size_bytes: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Returns a device tensor and its host mirror, both flat uint8; on CPU the same one."""
+
+    @abc.abstractmethod
+    def bind(self, lane: Lane) -> AbstractContextManager[None]:
+        """Makes ``lane`` the one that this thread works in; needed around every other call."""
+
+    @abc.abstractmethod
+    def copy_(self, dst: torch.Tensor, src: torch.Tensor) -> None:
+        """Enqueues one contiguous copy; source and destination do not overlap."""
+
+    @abc.abstractmethod
+    def compile(self, fn: Callable[[], None], warm_up: int, before: Callable[[], None]) -> Replay:
+        """Calls ``fn`` ``warm_up`` times, then captures it; on CPU it is returned as it is.
+
+        Args:
+            fn: Writes in place, neither waits nor copies from unpinned host memory.
+            warm_up: Calls before the capture; on CUDA at least one is made.
+            before: Called before each of these, to put back what ``fn`` has changed.
+        """
+
+    @abc.abstractmethod
+    def mark(self, lane: Lane) -> None:
+        """Remembers what is enqueued on ``lane``, for ``follow``."""
+
+    @abc.abstractmethod
+    def follow(self, lane: Lane) -> None:
+        """Orders the bound lane after the last mark of ``lane``."""
+
+    @abc.abstractmethod
+    def wait_mark(self, lane: Lane) -> None:
+        """Blocks until the last mark of ``lane`` has been reached."""
+
+    @abc.abstractmethod
+    def synchronize(self) -> None:
+        """Blocks until the bound lane has done all its work."""
+
+    def to_host(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Returns a copy on the host, complete on return."""
+        copy = tensor.detach().to("cpu", copy=True)
+        self.synchronize()
+        return copy
+
+    @abc.abstractmethod
+    def facts(self) -> Mapping[str, str]:
+        """Returns all that can change the bits of a result, for the exec id."""

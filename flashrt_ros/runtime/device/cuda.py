@@ -1,0 +1,135 @@
+"""NVIDIA GPUs: plans are captured graphs, each lane is a stream."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.metadata
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+import torch
+
+from flashrt_ros.errors import NoMemoryError
+from flashrt_ros.runtime.device.base import Device, Lane, Replay
+from flashrt_ros.runtime.device.switches import numeric_switches
+
+
+class CudaDevice(Device):
+    """One GPU, with a stream for each lane of one session."""
+
+    def __init__(self, index: int) -> None:
+        self.name = f"cuda:{index}"
+        self.torch_device = torch.device("cuda", index)
+        with torch.cuda.device(self.torch_device):
+            self._streams = {lane: torch.cuda.Stream(self.torch_device) for lane in Lane}
+            self._marks = {lane: torch.cuda.Event() for lane in Lane}
+
+    def allocate(self, size_bytes: int) -> torch.Tensor:
+        """See ``Device.allocate``."""
+        try:
+            section_N = torch.zeros(size_bytes, dtype=torch.uint8, device=self.torch_device)
+        except torch.OutOfMemoryError as error:
+            free_bytes, total_bytes = torch.cuda.mem_get_info(self.torch_device)
+            raise NoMemoryError(
+                f"{self.name}: could not allocate {size_bytes} bytes; {free_bytes} of"
+                f" {total_bytes} are free"
+            ) from error
+        torch.cuda.synchronize(self.torch_device)  # zeroed before any lane touches it
+        return section_N
+
+    def allocate_host(self, size_bytes: int) -> torch.Tensor:
+        """See ``Device.allocate_host``."""
+        return torch.zeros(size_bytes, dtype=torch.uint8, pin_memory=True)
+
+    def allocate_mirrored(self, size_bytes: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """See ``Device.allocate_mirrored``."""
+        return self.allocate(size_bytes), self.allocate_host(size_bytes)
+
+    @contextlib.contextmanager
+    def bind(self, lane: Lane) -> Iterator[None]:
+        """See ``Device.bind``."""
+        # The stream's context also makes its device the current one.
+        with torch.cuda.stream(self._streams[lane]):
+            yield
+
+    def copy_(self, dst: torch.Tensor, src: torch.Tensor) -> None:
+        """See ``Device.copy_``."""
+        dst.copy_(src, non_blocking=True)
+
+    def compile(self, fn: Callable[[], None], warm_up: int, before: Callable[[], None]) -> Replay:
+        """See ``Device.compile``.
+
+        Warm-up and capture run on the bound lane, which is never the default stream: cuBLAS keeps
+        a workspace for each stream, so plans of different lanes share none and may run at once.
+        """
+        stream = torch.cuda.current_stream()
+        benchmark = torch.backends.cudnn.benchmark
+        # The search for the fastest kernel would make the choice depend on the moment.
+        torch.backends.cudnn.benchmark = False
+        try:
+            for _ in range(max(warm_up, 1)):
+                before()
+                fn()
+            stream.synchronize()
+            graph = torch.cuda.CUDAGraph()
+            # Another session's thread may allocate meanwhile, which a global capture forbids.
+            with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
+                fn()
+            stream.synchronize()
+        finally:
+            torch.backends.cudnn.benchmark = benchmark
+        replay: Replay = graph.replay
+        return replay
+
+    def mark(self, lane: Lane) -> None:
+        """See ``Device.mark``."""
+        self._marks[lane].record(self._streams[lane])
+
+    def follow(self, lane: Lane) -> None:
+        """See ``Device.follow``."""
+        torch.cuda.current_stream().wait_event(self._marks[lane])
+
+    def wait_mark(self, lane: Lane) -> None:
+        """See ``Device.wait_mark``."""
+        self._marks[lane].synchronize()
+
+    def synchronize(self) -> None:
+        """See ``Device.synchronize``."""
+        torch.cuda.current_stream().synchronize()
+
+    def facts(self) -> Mapping[str, str]:
+        """See ``Device.facts``."""
+        properties = torch.cuda.get_device_properties(self.torch_device)
+        return {
+            "device": "cuda",
+            "cuda.name": properties.name,
+            "cuda.arch": f"sm_{properties.major}{properties.minor}",
+            "cuda.multiprocessors": str(properties.multi_processor_count),
+            "cuda.toolkit": str(torch.version.cuda),
+            "cuda.driver": _driver(),
+            "cuda.cudnn": str(torch.backends.cudnn.version()),
+            "cuda.cublas": _installed("nvidia-cublas", "nvidia-cublas-cu12", "nvidia-cublas-cu13"),
+            "cuda.triton": _installed("triton"),
+            "noise": f"philox4x32-10 {noise_kind()}",
+            **numeric_switches(),
+        }
+
+
+def noise_kind() -> str:
+    """``triton`` where its kernel draws the noise, else ``eager``."""
+    return "eager" if _installed("triton") == "unknown" else "triton"
+
+
+def _driver() -> str:
+    try:
+        return Path("/sys/module/nvidia/version").read_text(encoding="ascii").strip()
+    except OSError:
+        # Integrated GPUs load their driver under another name.
+        return str(torch._C._cuda_getDriverVersion())  # type: ignore[attr-defined,unused-ignore]
+
+
+def _installed(*distributions: str) -> str:
+    for distribution in distributions:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            return importlib.metadata.version(distribution)
+    return "unknown"

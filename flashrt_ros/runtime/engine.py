@@ -1,0 +1,205 @@
+"""A policy bound to its arena: prepared plans and the crossing of observations and actions.
+
+The engine knows nothing of capsules, episodes or names; the session does.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+
+import torch
+
+from flashrt_ros.errors import SpecError
+from flashrt_ros.runtime.buffers import Arena, Role, Slot, StateLayout
+from flashrt_ros.runtime.device import Device, Lane
+from flashrt_ros.runtime.graph import GraphPlan
+from flashrt_ros.runtime.noise import NOISE_SPECS
+from flashrt_ros.runtime.observation import Checked, ObservationWriter
+from flashrt_ros.runtime.policy import PlanKind, Policy, Port
+
+CONSUMED = "plan.consumed"
+"""Optional input buffer, ``(1,)`` int64: rows of the planned chunk that time has passed over.
+
+The runtime writes it before ``adopt``: control steps between the observation that the plan saw and
+its adoption. A policy without it only ever adopts plans that nothing was taken beside.
+"""
+
+
+def complete_layout(policy: Policy) -> StateLayout:
+    """Returns the policy's layout with ``noise.*`` added, checked against its ports.
+
+    Raises:
+        SpecError: Buffers, ports or chunk sizes contradict each other.
+    """
+    specs = policy.layout()
+    declared = {spec.name: spec for spec in specs}
+    for noise in NOISE_SPECS:
+        if declared.get(noise.name, noise) != noise:
+            raise SpecError(
+                f"buffer {noise.name!r} belongs to the runtime: expected {noise}, found"
+                f" {declared[noise.name]}; leave it out of layout()"
+            )
+    layout = StateLayout((*specs, *(s for s in NOISE_SPECS if s.name not in declared)))
+    ports = policy.ports()
+    for port in ports.observations:
+        _check_port(layout, port, Role.INPUT)
+    _check_port(layout, ports.action, Role.OUTPUT)
+    keys = [port.key for port in (*ports.observations, ports.action)]
+    for key in keys:
+        if keys.count(key) > 1:
+            raise SpecError(f"port {key!r} is declared twice; keys must be unique")
+    if not 1 <= policy.n_action_steps <= policy.chunk_size:
+        raise SpecError(
+            f"policy {policy.family!r}: expected 1 <= n_action_steps <= chunk_size, found"
+            f" {policy.n_action_steps} and {policy.chunk_size}"
+        )
+    return layout
+
+
+def _check_port(layout: StateLayout, port: Port, role: Role) -> None:
+    spec = layout.find(port.buffer)
+    if spec.role is not role or spec.shape != port.shape:
+        raise SpecError(
+            f"port {port.key!r}: expected buffer {port.buffer!r} of role {role.value} and shape"
+            f" {port.shape}, found role {spec.role.value} and shape {spec.shape}"
+        )
+
+
+class Engine:
+    """Runs one policy on one device.
+
+    A plan that runs beside the control thread reads a copy of the state that was taken when it
+    began. So its chunk depends on that boundary alone, not on how far the control thread got
+    meanwhile, and a plan that writes state in spite of its word changes nothing.
+
+    Attributes:
+        arena: All buffers.
+        initial: ``(fixed_bytes,)`` uint8: the state that ``reset_`` makes, noise zero.
+    """
+
+    def __init__(self, policy: Policy, layout: StateLayout, device: Device) -> None:
+        self.policy = policy
+        self.arena = Arena(layout, device)
+        self.initial = device.allocate(layout.fixed_bytes)
+        self.beside = policy.plan_kind is PlanKind.BESIDE
+        self._device = device
+        self._writer = ObservationWriter(policy.ports().observations, self.arena)
+        self._plan_state = self.arena.state
+        self._plan_section = self.arena.fixed
+        if self.beside:
+            self._plan_section = device.allocate(layout.fixed_bytes)
+            self._plan_state = {s.spec.name: s.view(self._plan_section) for s in layout.state}
+        self._action = self.arena.outputs[policy.ports().action.buffer]
+        action_slot = Slot(
+            layout.find(policy.ports().action.buffer),
+            0,
+            self._action.numel() * self._action.element_size(),
+        )
+        self._action_host = action_slot.view(device.allocate_host(action_slot.size_bytes))
+        # One plan at a time: a stale one may still run when the next begins.
+        self._planning = threading.Lock()
+        lane = Lane.PLANNER if self.beside else Lane.CONTROL
+        self._plan = GraphPlan("plan", self._call_plan, device, lane)
+        self._adopt = GraphPlan("adopt", self._call_adopt, device)
+        self._act = GraphPlan("act", self._call_act, device)
+
+    def _call_plan(self) -> None:
+        self.policy.plan(self._plan_state, self.arena.inputs, self.arena.outputs)
+
+    def _call_adopt(self) -> None:
+        self.policy.adopt(self.arena.state, self.arena.inputs, self.arena.outputs)
+
+    def _call_act(self) -> None:
+        self.policy.act(self.arena.state, self.arena.inputs, self.arena.outputs)
+
+    @torch.no_grad()
+    def prepare(self, warm_up: int, scratch: torch.Tensor) -> None:
+        """Makes the initial state, warms every plan up and captures it.
+
+        Every call of the warm-up starts from a state that the policy knows, not from what the call
+        before has left. Afterwards the state is the initial one, inputs and outputs are zero.
+
+        Args:
+            warm_up: Calls of each plan before its capture.
+            scratch: ``(fixed_bytes,)`` uint8 on the device, written.
+        """
+        device, arena = self._device, self.arena
+        with device.bind(Lane.CONTROL):
+            self.policy.reset_(arena.state)
+            device.copy_(self.initial, arena.fixed)
+            device.copy_(scratch, self.initial)
+            device.synchronize()
+        if self.policy.plan_kind is not PlanKind.NONE:
+            self._plan.prepare(warm_up, lambda: device.copy_(self._plan_section, self.initial))
+            self._adopt.prepare(warm_up, lambda: device.copy_(arena.fixed, self.initial))
+            with device.bind(Lane.CONTROL):
+                device.copy_(arena.fixed, self.initial)
+                self._adopt.replay()
+                device.copy_(scratch, arena.fixed)
+                device.synchronize()
+        self._act.prepare(warm_up, lambda: device.copy_(arena.fixed, scratch))
+        with device.bind(Lane.CONTROL):
+            device.copy_(arena.fixed, self.initial)
+            arena.input_section.zero_()
+            arena.output_section.zero_()
+            device.synchronize()
+
+    def check(self, observations: Mapping[str, object]) -> Checked:
+        """Returns checked observations; see ``ObservationWriter.check``."""
+        return self._writer.check(observations)
+
+    def write_inputs(self, checked: Checked) -> None:
+        """Writes all observations into the input section: one copy, on the control lane."""
+        self._device.wait_mark(Lane.CONTROL)  # the mirror's last crossing
+        self._writer.write(checked)
+        if self.arena.mirror is not self.arena.input_section:
+            self._device.copy_(self.arena.input_section, self.arena.mirror)
+            self._device.mark(Lane.CONTROL)
+
+    def begin_plan(self) -> None:
+        """Takes the copy of the state that a plan beside reads, and marks where it may start."""
+        self._device.copy_(self._plan_section, self.arena.fixed)
+        self._device.mark(Lane.CONTROL)
+
+    @torch.no_grad()
+    def run_plan_beside(self) -> None:
+        """Replays the plan on the planner lane and waits for it; from any one thread at a time."""
+        with self._planning, self._device.bind(Lane.PLANNER):
+            self._device.follow(Lane.CONTROL)
+            self._plan.replay()
+            self._device.synchronize()
+
+    @torch.no_grad()
+    def run_plan(self) -> None:
+        """Replays the plan on the control lane, in order with what follows."""
+        with self._planning:
+            self._plan.replay()
+
+    @torch.no_grad()
+    def adopt(self, consumed: int) -> None:
+        """Commits the planned chunk.
+
+        Args:
+            consumed: Written to ``plan.consumed`` where the policy declares it.
+        """
+        mirror = self.arena.mirrors.get(CONSUMED)
+        if mirror is not None:
+            self._device.wait_mark(Lane.CONTROL)
+            mirror.fill_(consumed)
+            if self.arena.mirror is not self.arena.input_section:
+                self._device.copy_(self.arena.inputs[CONSUMED], mirror)
+                self._device.mark(Lane.CONTROL)
+        self._adopt.replay()
+
+    @torch.no_grad()
+    def act(self) -> torch.Tensor:
+        """Takes one control step and waits for it.
+
+        Returns:
+            ``(A,)`` float32 on the host, a copy.
+        """
+        self._act.replay()
+        self._device.copy_(self._action_host, self._action)
+        self._device.synchronize()
+        return self._action_host.to(torch.float32, copy=True)

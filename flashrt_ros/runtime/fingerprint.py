@@ -1,0 +1,93 @@
+"""Fingerprints: what must match to restore at all, and to promise a bit-equal continuation."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from types import MappingProxyType
+
+import torch
+from torch import nn
+
+from flashrt_ros.errors import SpecError
+from flashrt_ros.runtime.buffers import StateLayout
+from flashrt_ros.runtime.device import Device
+from flashrt_ros.runtime.policy import Policy
+
+_PIECE_BYTES = 64 << 20
+
+
+class Fingerprint:
+    """Named facts in a fixed order, and one digest over them.
+
+    Attributes:
+        fields: Name to value, in the order given.
+        id: SHA-256, in hex, of the canonical text of the fields.
+    """
+
+    def __init__(self, fields: Mapping[str, str]) -> None:
+        self.fields: Mapping[str, str] = MappingProxyType(dict(fields))
+        # JSON quotes every name and value, so no value can pass for another field.
+        text = json.dumps(list(self.fields.items()), ensure_ascii=True, separators=(",", ":"))
+        self.id = hashlib.sha256(text.encode("ascii")).hexdigest()
+
+    def difference(self, other: Fingerprint) -> tuple[str, str, str] | None:
+        """Returns the first field that differs, its value here and there; None if none does."""
+        for name in (*self.fields, *(name for name in other.fields if name not in self.fields)):
+            mine = self.fields.get(name, "(absent)")
+            theirs = other.fields.get(name, "(absent)")
+            if mine != theirs:
+                return name, mine, theirs
+        return None
+
+
+def state_fingerprint(policy: Policy, layout: StateLayout) -> Fingerprint:
+    """Policy, weights and state buffers; not padding, offsets or capacity.
+
+    Raises:
+        SpecError: ``policy.config()`` holds something that is no JSON value.
+    """
+    try:
+        config = json.dumps(policy.config(), sort_keys=True, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise SpecError(
+            f"policy {policy.family!r}: config() must hold JSON values only: {error}"
+        ) from error
+    fields = {
+        "policy.family": policy.family,
+        "policy.config": config,
+        "policy.plan": (
+            f"{policy.plan_kind.value} of {policy.chunk_size}, {policy.n_action_steps} taken"
+        ),
+        "policy.weights": weights_digest(policy.module()),
+    }
+    for slot in layout.state:
+        fields[f"state.{slot.spec.name}"] = describe(slot.spec.dtype, slot.spec.shape)
+    return Fingerprint(fields)
+
+
+def exec_fingerprint(state: Fingerprint, device: Device) -> Fingerprint:
+    """The state id and everything on this machine that can change the bits of a result."""
+    return Fingerprint({"state": state.id, **device.facts()})
+
+
+def describe(dtype: torch.dtype, shape: tuple[int, ...]) -> str:
+    """Returns e.g. ``float32[1,64]``."""
+    return f"{str(dtype).removeprefix('torch.')}[{','.join(map(str, shape))}]"
+
+
+def weights_digest(module: nn.Module) -> str:
+    """SHA-256 over name, dtype, shape and bytes of every parameter and buffer, sorted by name."""
+    tensors: dict[str, torch.Tensor] = {
+        **{f"parameter {name}": value for name, value in module.named_parameters()},
+        **{f"buffer {name}": value for name, value in module.named_buffers()},
+    }
+    digest = hashlib.sha256()
+    for name in sorted(tensors):
+        tensor = tensors[name].detach()
+        digest.update(f"{name} {describe(tensor.dtype, tuple(tensor.shape))}\n".encode())
+        flat_N = tensor.contiguous().reshape(-1).view(torch.uint8)
+        for start in range(0, flat_N.numel(), _PIECE_BYTES):
+            digest.update(flat_N[start : start + _PIECE_BYTES].cpu().numpy().data)
+    return digest.hexdigest()

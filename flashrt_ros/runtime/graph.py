@@ -1,0 +1,53 @@
+"""One part of a policy, prepared once and then only replayed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from flashrt_ros.errors import NotConfiguredError
+from flashrt_ros.runtime.device import Device, Lane, Replay
+
+
+class GraphPlan:
+    """A captured graph on CUDA, a plain call on CPU.
+
+    Attributes:
+        name: ``plan``, ``adopt`` or ``act``; used in messages.
+        lane: Where it is warmed up and captured.
+    """
+
+    def __init__(
+        self, name: str, fn: Callable[[], None], device: Device, lane: Lane = Lane.CONTROL
+    ) -> None:
+        self.name = name
+        self.lane = lane
+        self._fn = fn
+        self._device = device
+        self._replay: Replay | None = None
+
+    def prepare(self, warm_up: int = 3, before: Callable[[], None] | None = None) -> None:
+        """Warms up and captures; the buffers hold garbage afterwards.
+
+        Args:
+            warm_up: Calls before the capture; on CUDA at least one is made.
+            before: Called before each of these, to put back what the calls change.
+        """
+        with self._device.bind(self.lane), torch.no_grad():
+            self._replay = self._device.compile(self._fn, warm_up, before or _nothing)
+            self._device.synchronize()
+
+    def replay(self) -> None:
+        """Runs once on the lane that is bound, without waiting for it.
+
+        Raises:
+            NotConfiguredError: ``prepare`` has not been called.
+        """
+        if self._replay is None:
+            raise NotConfiguredError(f"plan {self.name!r} was never prepared; call prepare first")
+        self._replay()
+
+
+def _nothing() -> None:
+    pass

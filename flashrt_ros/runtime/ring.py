@@ -1,0 +1,98 @@
+"""The rollback ring: automatic capsules of the last boundaries of the live lineage."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from flashrt_ros.errors import NotFoundError
+from flashrt_ros.runtime.capsule import Capsule
+from flashrt_ros.runtime.pool import Segment
+from flashrt_ros.runtime.store import CapsuleStore
+
+
+class RollbackRing:
+    """Boundaries on the way to the live state, oldest first; they live in the store.
+
+    The ring reuses its own storage and never evicts a named capsule. The store may evict from it,
+    so it can hold fewer boundaries than ``depth``.
+
+    Attributes:
+        depth: Boundaries kept at most; 0: none.
+        period_steps: Control steps between boundaries.
+    """
+
+    def __init__(self, store: CapsuleStore, depth: int, period_steps: int) -> None:
+        self.depth = depth
+        self.period_steps = period_steps
+        self._store = store
+        self._ids: list[str] = []
+
+    def boundaries(self) -> list[Capsule]:
+        """Returns the boundaries that are still there, oldest first."""
+        return [self._store.get(id_) for id_ in self.ids()]
+
+    def ids(self) -> tuple[str, ...]:
+        """Returns the ids of ``boundaries()``."""
+        self._ids = [id_ for id_ in self._ids if id_ in self._store]
+        return tuple(self._ids)
+
+    def newest(self) -> Capsule | None:
+        """Returns the newest boundary, if there is one."""
+        ids = self.ids()
+        return self._store.get(ids[-1]) if ids else None
+
+    def due(self, step: int) -> bool:
+        """True if the boundary after ``step`` control steps belongs into the ring."""
+        return self.depth > 0 and step % self.period_steps == 0
+
+    def take(self) -> Segment | None:
+        """Frees what the ring has too much and returns a slot for its next boundary.
+
+        Returns:
+            None if all storage is held by capsules that are not the ring's.
+        """
+        self._trim(self.depth - 1)
+        while not self._store.pool.free and self._ids:
+            self._store.drop(self._ids.pop(0))
+        return self._store.pool.take() if self._store.pool.free else None
+
+    def push(self, capsule: Capsule) -> None:
+        """Makes ``capsule`` the newest boundary."""
+        self._trim(self.depth - 1)
+        self._store.put(capsule)
+        self._ids.append(capsule.id)
+
+    def keep(self, ids: Collection[str]) -> None:
+        """Drops every boundary but those in ``ids``: the others no longer lead to the state."""
+        for id_ in self.ids():
+            if id_ not in ids:
+                self._store.drop(id_)
+        self.ids()
+
+    def back(self, step: int, steps: int) -> Capsule:
+        """Returns the newest boundary at least ``steps`` back.
+
+        Args:
+            step: Control step of the live state.
+            steps: At least 1.
+
+        Raises:
+            NotFoundError: The ring does not reach that far.
+        """
+        boundaries = self.boundaries()
+        for boundary in reversed(boundaries):
+            if boundary.host.step <= step - steps:
+                return boundary
+        if not boundaries:
+            found = "the ring holds no boundary"
+        else:
+            found = f"the oldest boundary lies {step - boundaries[0].host.step} steps back"
+        raise NotFoundError(
+            f"rollback by {steps} steps from step {step}: {found} (rollback_depth {self.depth},"
+            f" rollback_period_steps {self.period_steps})"
+        )
+
+    def _trim(self, length: int) -> None:
+        excess = len(self.ids()) - max(length, 0)
+        for _ in range(excess):
+            self._store.drop(self._ids.pop(0))

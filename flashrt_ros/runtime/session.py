@@ -1,0 +1,311 @@
+"""One policy in operation: control steps, plans beside them, and the verbs on the live state."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from flashrt_ros.errors import (
+    BusyError,
+    InvalidArgumentError,
+    NoMemoryError,
+    SpecError,
+)
+from flashrt_ros.runtime import noise
+from flashrt_ros.runtime.buffers import StateLayout
+from flashrt_ros.runtime.device import Device, Lane, open_device
+from flashrt_ros.runtime.engine import CONSUMED, Engine, complete_layout
+from flashrt_ros.runtime.fingerprint import exec_fingerprint, state_fingerprint
+from flashrt_ros.runtime.live import LiveState
+from flashrt_ros.runtime.policy import Action, PlanKind, Policy
+from flashrt_ros.runtime.pool import SlotPool
+from flashrt_ros.runtime.ring import RollbackRing
+from flashrt_ros.runtime.store import CapsuleStore
+
+
+@dataclass
+class PlanTicket:
+    """A plan that was begun; adopted only while nothing has overtaken it.
+
+    Attributes:
+        generation: Generation under which it began.
+        step: Control step of the observation that it sees.
+        number: Counts the session's tickets; only the newest may be adopted.
+        done: True once ``run_plan`` has run it.
+    """
+
+    generation: int
+    step: int
+    number: int
+    done: bool = False
+
+
+class PolicySession(LiveState):
+    """Runs a policy and makes its execution state a thing that has a name.
+
+    Construction allocates everything, captures every plan and resets into episode 0; no verb and
+    no step allocates device memory afterwards. All methods but ``run_plan`` belong to one thread.
+
+    Attributes:
+        policy: As given.
+        layout: Its buffers, ``noise.*`` included.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        device: str = "cpu",
+        seed: int = 0,
+        store_bytes: int = 64 << 20,
+        rollback_depth: int = 64,
+        rollback_period_steps: int = 1,
+        warm_up: int = 3,
+    ) -> None:
+        """Makes a session, ready for its first step.
+
+        Args:
+            policy: Its module is moved to the device and put into evaluation mode.
+            device: ``cpu``, ``cuda`` or ``cuda:N``.
+            seed: Noise key of episode 0; later episodes derive theirs from it.
+            store_bytes: Memory for all capsules, rollback ring included.
+            rollback_depth: Boundaries that can be rolled back to; 0: none.
+            rollback_period_steps: Control steps between these boundaries.
+            warm_up: Calls of each plan before its capture; on CUDA at least one is made.
+
+        Raises:
+            InvalidArgumentError: An argument is out of range.
+            SpecError: The policy's declarations contradict each other.
+            UnsupportedError: There is no such device here.
+            NoMemoryError: ``store_bytes`` does not hold the ring and one capsule more, or the
+                device has not got the memory.
+        """
+        noise.check_seed(seed)
+        _check_least("store_bytes", store_bytes, 1)
+        _check_least("rollback_depth", rollback_depth, 0)
+        _check_least("rollback_period_steps", rollback_period_steps, 1)
+        _check_least("warm_up", warm_up, 0)
+        self.policy = policy
+        self.layout: StateLayout = complete_layout(policy)
+        weight = self.layout.fixed_bytes
+        if store_bytes < (rollback_depth + 1) * weight:
+            raise NoMemoryError(
+                f"store_bytes: expected at least {(rollback_depth + 1) * weight} for"
+                f" {rollback_depth} rollback boundaries and one capsule of {weight} bytes each,"
+                f" found {store_bytes}; raise store_bytes or lower rollback_depth"
+            )
+        opened: Device = open_device(device)
+        policy.module().to(opened.torch_device).eval()
+        engine = Engine(policy, self.layout, opened)
+        pool = SlotPool(opened, weight, store_bytes)
+        store = CapsuleStore(pool, store_bytes)
+        scratch = pool.take()
+        engine.prepare(warm_up, scratch.bytes)
+        scratch.release()
+        state = state_fingerprint(policy, self.layout)
+        super().__init__(
+            opened,
+            engine.arena,
+            engine.initial,
+            store,
+            RollbackRing(store, rollback_depth, rollback_period_steps),
+            (state, exec_fingerprint(state, opened)),
+            seed,
+        )
+        self._engine = engine
+        self._tickets = 0
+        self.reset_()
+
+    @property
+    def plan_due(self) -> bool:
+        """True if ``act`` has no rows left to take, so that a plan must be adopted first."""
+        return self.policy.plan_kind is not PlanKind.NONE and self.host.cursor >= self.host.length
+
+    def step(self, observations: Mapping[str, object]) -> Action:
+        """Takes one control step on this thread, with the plan that it may need.
+
+        Args:
+            observations: ``Port.key`` to an array-like of the port's shape on the host.
+
+        Raises:
+            NotConfiguredError: The session is closed.
+            SpecError: An observation is unknown, missing, ill-shaped or not finite; nothing has
+                changed.
+            InternalError: An earlier step failed half-way.
+        """
+        self._check_whole("step")
+        checked = self._engine.check(observations)
+        with self.device.bind(Lane.CONTROL), self._tearing("a plan failed"):
+            if not self._engine.beside or self.plan_due:
+                self._engine.write_inputs(checked)
+            if self.plan_due:
+                if self._engine.beside:
+                    self._engine.begin_plan()
+                    self._tickets += 1
+                self._engine.run_plan()
+                self._engine.adopt(0)
+                self._count_chunk(0)
+        return self._take()
+
+    def begin_plan(self, observations: Mapping[str, object]) -> PlanTicket:
+        """Begins a plan that runs beside the control thread; it overtakes an unfinished one.
+
+        Args:
+            observations: As in ``step``.
+
+        Raises:
+            NotConfiguredError: The session is closed.
+            InvalidArgumentError: The policy's plans do not run beside.
+            SpecError: As in ``step``.
+            InternalError: An earlier step failed half-way.
+        """
+        self._check_whole("begin_plan")
+        self._check_beside()
+        checked = self._engine.check(observations)
+        with self.device.bind(Lane.CONTROL):
+            self._engine.write_inputs(checked)
+            self._engine.begin_plan()
+        self._tickets += 1
+        return PlanTicket(self.generation, self.host.step, self._tickets)
+
+    def run_plan(self, ticket: PlanTicket) -> None:
+        """Runs the plan into the outputs and waits for it; meant for the planner thread.
+
+        A ticket that was overtaken is not run.
+
+        Raises:
+            NotConfiguredError: The session is closed.
+        """
+        engine = self._engine
+        self._check_open()
+        if self._stands(ticket):
+            engine.run_plan_beside()
+            ticket.done = True
+
+    def adopt(self, ticket: PlanTicket) -> bool:
+        """Commits a planned chunk at this boundary.
+
+        Returns:
+            False, and nothing has changed, if the plan has not run, a newer one was begun, a
+            restore, rollback or reset came between, or time has passed over the chunk: over all of
+            it, or over any of it where the policy has no ``plan.consumed`` buffer.
+
+        Raises:
+            NotConfiguredError: The session is closed.
+            InvalidArgumentError: The policy's plans do not run beside.
+            InternalError: An earlier step failed half-way.
+        """
+        self._check_whole("adopt")
+        self._check_beside()
+        consumed = self.host.step - ticket.step
+        reach = self.policy.chunk_size if CONSUMED in self.arena.inputs else 1
+        if not (self._stands(ticket) and ticket.done) or consumed >= reach:
+            return False
+        with self.device.bind(Lane.CONTROL), self._tearing("the adoption of a plan failed"):
+            self._engine.adopt(consumed)
+            self._count_chunk(consumed)
+        self._tickets += 1
+        return True
+
+    def act(self, observations: Mapping[str, object] | None = None) -> Action:
+        """Takes one control step from the present chunk, or from the observation.
+
+        Args:
+            observations: As in ``step``; a policy whose plans run beside acts from its chunk
+                alone, and they are not read.
+
+        Raises:
+            NotConfiguredError: The session is closed.
+            BusyError: The chunk is used up; adopt a plan first.
+            SpecError: As in ``step``, or they are needed and not given.
+            InternalError: An earlier step failed half-way.
+        """
+        self._check_whole("act")
+        if self.plan_due:
+            raise BusyError(
+                f"act: all {self.host.length} rows of chunk {self.host.chunk} are taken; adopt a"
+                " plan first"
+            )
+        if not self._engine.beside:
+            if observations is None:
+                raise SpecError("act: this policy acts on observations, and none were given")
+            checked = self._engine.check(observations)
+            with self.device.bind(Lane.CONTROL):
+                self._engine.write_inputs(checked)
+        return self._take()
+
+    def state_bytes(self) -> bytes:
+        """Returns all bytes of the state section, padding (zeros) included; for tests.
+
+        Raises:
+            NotConfiguredError: The session is closed.
+        """
+        with self.device.bind(Lane.CONTROL):
+            return self.device.to_host(self.arena.fixed).numpy().tobytes()
+
+    def state_digest(self) -> str:
+        """Returns SHA-256, in hex, over name and bytes of every state buffer.
+
+        The host record is not in it, so that equal states of different episodes are equal.
+
+        Raises:
+            NotConfiguredError: The session is closed.
+        """
+        state = self.state_bytes()
+        digest = hashlib.sha256()
+        for slot in self.layout.state:
+            digest.update(f"{slot.spec.name}\n".encode())
+            digest.update(state[slot.offset : slot.offset + slot.size_bytes])
+        return digest.hexdigest()
+
+    def close(self) -> None:
+        """Frees all memory; every further use raises ``NotConfiguredError``. May be repeated."""
+        if self._arena is None:
+            return
+        with self.device.bind(Lane.CONTROL):
+            self.device.synchronize()
+        self.store.close()
+        self._arena = None
+        del self._engine, self._initial
+
+    def _take(self) -> Action:
+        host = self.host
+        with self.device.bind(Lane.CONTROL):
+            with self._tearing("a step failed"):
+                values_A = self._engine.act()
+            action = Action(
+                values=values_A,
+                step=host.step,
+                chunk=host.chunk,
+                index=host.cursor,
+                generation=self.generation,
+                task=host.task,
+            )
+            host.step += 1
+            if self.policy.plan_kind is not PlanKind.NONE:
+                host.cursor += 1
+            self.tick += 1
+            self._keep_boundary()
+        return action
+
+    def _count_chunk(self, consumed: int) -> None:
+        self.host.cursor = consumed
+        self.host.length = min(consumed + self.policy.n_action_steps, self.policy.chunk_size)
+        self.host.chunk += 1
+
+    def _stands(self, ticket: PlanTicket) -> bool:
+        return ticket.generation == self.generation and ticket.number == self._tickets
+
+    def _check_beside(self) -> None:
+        if not self._engine.beside:
+            raise InvalidArgumentError(
+                f"policy {self.policy.family!r}: expected plans that run beside, found plan kind"
+                f" {self.policy.plan_kind.value!r}; use step"
+            )
+
+
+def _check_least(label: str, value: int, least: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise InvalidArgumentError(
+            f"{label}: expected an integer of at least {least}, found {value!r}"
+        )
