@@ -13,10 +13,18 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 GROUPS: dict[str, list[str]] = {
-    "run": ["numpy", "pyyaml", "rosbags", "safetensors", "xxhash"],
+    "run": [
+        "lz4",
+        "mcap",
+        "numpy",
+        "pyyaml",
+        "rosbags",
+        "safetensors",
+        "xxhash",
+        "zstandard",
+    ],
     # A lower bound only: robots bring a torch of their own.
     "torch": ["torch>=2.4"],
-    "bag": ["mcap", "mcap-ros2-support"],
     "cuda": ["cuda-bindings"],
     "demo": ["mujoco", "py_trees"],
     "test": [

@@ -7,19 +7,14 @@ trained there would act differently here.
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
 
-from flashrt_ros.errors import CheckpointError, InvalidArgumentError
 from flashrt_ros.policies.recurrent import RecurrentPolicy
 from flashrt_ros.policies.recurrent_config import RecurrentConfig, VectorConfig
-from flashrt_ros.policies.recurrent_network import Mixture, RecurrentNetwork
-from flashrt_ros.policies.registry import load_policy
+from flashrt_ros.policies.recurrent_network import RecurrentNetwork
 from flashrt_ros.runtime.buffers import Role
 
 STATE = VectorConfig("observation.state", 3, ("a", "b", "c"), "rad", "mean_std")
