@@ -21,6 +21,7 @@ from flashrt_ros.errors import CheckpointError
 from flashrt_ros.policies.checkpoint import CONFIG, load_weights_, read_config, save_directory
 from flashrt_ros.policies.recurrent_config import FAMILY, RecurrentConfig, VectorConfig
 from flashrt_ros.policies.recurrent_network import Mixture, RecurrentNetwork
+from flashrt_ros.runtime import noise
 from flashrt_ros.runtime.buffers import BufferSpec, Role
 from flashrt_ros.runtime.policy import Buffers, PlanKind, Policy, Port, Ports
 
@@ -99,8 +100,7 @@ class RecurrentPolicy(Policy):
             specs.append(BufferSpec(LATCH, latch, torch.float32, Role.STATE))
         if config.draws_noise:
             specs += [
-                BufferSpec("noise.key", (1,), torch.int64, Role.STATE),
-                BufferSpec("noise.counter", (1,), torch.int64, Role.STATE),
+                *noise.NOISE_SPECS,
                 BufferSpec(UNIFORM, (1,), torch.float32, Role.SCRATCH),
                 BufferSpec(NORMAL, (config.action.size,), torch.float32, Role.SCRATCH),
             ]
@@ -160,9 +160,6 @@ class RecurrentPolicy(Policy):
     def _choose(self, mixture: Mixture, state: Buffers, outputs: Buffers) -> torch.Tensor:
         if not self._config.draws_noise:
             return mixture.likely()
-        # Imported here because only sampling needs it.
-        from flashrt_ros.runtime import noise
-
         noise.uniform_(outputs[UNIFORM], state)
         noise.normal_(outputs[NORMAL], state)
         return mixture.draw(outputs[UNIFORM][None], outputs[NORMAL][None])

@@ -167,7 +167,12 @@ class RecurrentNetwork(nn.Module):
 
         Returns:
             Scalar, the weighted mean over steps, in normalised units.
+
+        An open-loop policy learns from each sequence's first observation alone, so its sequences
+        shall be no longer than the horizon.
         """
+        if self.config.open_loop:
+            observation_BTS = observation_BTS[:, :1].expand_as(observation_BTS)
         feature_BTF, _ = self._sequence(observation_BTS, hidden)
         prediction = self.predict(feature_BTF)
         target_BTA = self.action_normaliser.normalise(action_BTA)

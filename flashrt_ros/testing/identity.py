@@ -1,0 +1,156 @@
+"""Checks that the declared state is the state: left out, restored, forked."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from flashrt_ros.runtime.buffers import Slot
+from flashrt_ros.runtime.noise import KEY, as_signed
+from flashrt_ros.runtime.session import PolicySession
+from flashrt_ros.testing.episode import Observation
+from flashrt_ros.testing.rig import ACTION, Moment, Rig, difference
+from flashrt_ros.testing.subject import Subject
+from flashrt_ros.testing.walk import tensor_digest
+
+_CUTS = 6
+_DONORS = 4
+
+
+def leave_one_out(subject: Subject) -> list[str]:
+    """Puts one buffer's value from another episode in, for each buffer, at several boundaries.
+
+    A buffer matters if an action or *another* buffer differs within the steps that follow. One
+    that never does is inert, and is listed with the reason.
+    """
+    rig, steps = subject.rig, subject.steps
+    rig.reset(key=2)
+    donors: list[torch.Tensor] = []
+    # One step more than there are cuts, so that a counter can differ at each of them.
+    for observation in subject.episode(1, steps + 1):
+        rig.step(observation)
+        donors.append(rig.fixed.clone())
+    rig.reset(key=1)
+    track = _Track(subject.episode(0, 2 * steps), [], [])
+    for observation in track.observations:
+        track.boundaries.append((rig.fixed.clone(), rig.cursor))
+        track.moments.extend(rig.run([observation]))
+    subject.inert = {}
+    for slot in rig.layout.state:
+        reason = _inert(subject, slot, donors, track)
+        if reason:
+            subject.inert[slot.spec.name] = reason
+    return []
+
+
+@dataclass(frozen=True)
+class _Track:
+    """An episode: what was observed, state and cursor before each step, moment after it."""
+
+    observations: list[Observation]
+    boundaries: list[tuple[torch.Tensor, int]]
+    moments: list[Moment]
+
+
+def _inert(subject: Subject, slot: Slot, donors: list[torch.Tensor], track: _Track) -> str:
+    rig, name = subject.rig, slot.spec.name
+    part = slice(slot.offset, slot.offset + slot.size_bytes)
+    tried = False
+    for cut in subject.cuts(_CUTS):
+        fixed, cursor = track.boundaries[cut]
+        others = [donor for donor in _near(donors, cut) if not donor[part].equal(fixed[part])]
+        for donor in others[:_DONORS]:
+            tried = True
+            rig.fixed.copy_(fixed)
+            rig.fixed[part].copy_(donor[part])
+            rig.cursor = cursor
+            for step in range(cut, cut + subject.steps):
+                (moment,) = rig.run([track.observations[step]])
+                if {**moment, name: ""} != {**track.moments[step], name: ""}:
+                    return ""
+    if name.startswith("noise.") and not subject.declares_noise:
+        return "the policy draws no noise"
+    if not tried:
+        return "has the same value in every episode that was tried"
+    return "its value from another episode changed no action and no other buffer"
+
+
+def _near(donors: list[torch.Tensor], cut: int) -> list[torch.Tensor]:
+    """Donors by how near their step is to the cut, the cut's own first."""
+    order = sorted(range(len(donors)), key=lambda index: abs(index + 1 - cut))
+    return [donors[index] for index in order]
+
+
+def restore(subject: Subject) -> list[str]:
+    """In a real session: snapshot, k steps, another episode, restore, the same k steps."""
+    session, problems = subject.session, []
+    observations = subject.episode()
+    matters = set(session.arena.state) - set(subject.inert)
+    for cut in subject.cuts(4):
+        session.reset_(seed=1)
+        _drive(session, observations[:cut])
+        capsule = session.snapshot(f"cut_{cut}", replace=True)
+        expected = _drive(session, observations[cut:])
+        session.reset_(seed=2)
+        _drive(session, subject.episode(1)[: cut + 1])
+        control = _drive(session, observations[cut:])
+        differs = ""
+        # With other numbers of steps in between, which no period of a hidden counter divides all.
+        for extra in (0, 1, 2):
+            _drive(session, observations[:extra])
+            session.restore(capsule)
+            differs = differs or difference(expected, _drive(session, observations[cut:]))
+        session.drop(capsule.name, force=True)
+        if differs:
+            problems.append(
+                f"after a restore at step {cut} the run differs, {differs}; "
+                "something that is no state buffer has a memory"
+            )
+        elif matters and not difference(expected, control):
+            problems.append(
+                f"at step {cut} the run is the same without the restore, though "
+                f"{sorted(matters)} should matter: the check has no force"
+            )
+    return problems
+
+
+def forks(subject: Subject) -> list[str]:
+    """In a real session: two branches run one after the other, and the first one again."""
+    session = subject.session
+    observations, cut = subject.episode(), subject.cuts(3)[1]
+    rest = observations[cut:]
+    session.reset_(seed=1)
+    key = int(session.arena.state[KEY].item())
+    _drive(session, observations[:cut])
+    trunk = session.snapshot("trunk", replace=True)
+    branches = session.fork(trunk, seeds=(11, 12))
+    problems, runs = [], []
+    for branch in (*branches, branches[0], trunk):
+        session.restore(branch)
+        runs.append(_drive(session, rest))
+    differs = difference(runs[0], runs[2])
+    if differs:
+        problems.append(f"running another branch in between changes a branch, {differs}")
+    rig = Rig(subject.policy, subject.device)
+    for branch, run in zip((*branches, trunk), (*runs[:2], runs[3]), strict=True):
+        rig.reset(key)
+        rig.run(observations[:cut])
+        if branch.noise_key is not None:
+            rig.state[KEY].fill_(as_signed(branch.noise_key))
+        differs = difference(rig.run(rest), run)
+        if differs:
+            problems.append(f"{branch.name!r} differs from its own cold run, {differs}")
+    for capsule in (*branches, trunk):
+        session.drop(capsule.name, force=True)
+    return problems
+
+
+def _drive(session: PolicySession, observations: Sequence[Observation]) -> list[Moment]:
+    moments = []
+    for observation in observations:
+        action = session.step(observation)
+        state = {name: tensor_digest(tensor) for name, tensor in session.arena.state.items()}
+        moments.append({ACTION: tensor_digest(action.values), **state})
+    return moments

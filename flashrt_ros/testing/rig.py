@@ -1,0 +1,158 @@
+"""A policy over buffers of its own, stepped by hand: what a session does, laid open."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+import torch
+
+from flashrt_ros.runtime.buffers import Arena, Role
+from flashrt_ros.runtime.device import Device, Lane
+from flashrt_ros.runtime.engine import complete_layout
+from flashrt_ros.runtime.graph import GraphPlan
+from flashrt_ros.runtime.noise import COUNTER, KEY, as_signed
+from flashrt_ros.runtime.policy import PlanKind, Policy
+from flashrt_ros.testing.episode import Observation
+from flashrt_ros.testing.walk import tensor_digest
+
+Moment = dict[str, str]
+"""After one control step: name to digest of every state buffer, and of ``ACTION``."""
+ACTION = "the action"
+
+
+def difference(expected: Sequence[Moment], found: Sequence[Moment]) -> str:
+    """The first step at which two runs differ, in words; empty if none does."""
+    for step, (one, other) in enumerate(zip(expected, found, strict=True)):
+        names = [name for name in one if one[name] != other[name]]
+        if names:
+            return f"first at step {step} of {len(expected)}, in {', '.join(names)}"
+    return ""
+
+
+class Rig:
+    """Buffers, plans and a chunk cursor.
+
+    Attributes:
+        state: Name to state buffer.
+        inputs: Name to input buffer.
+        outputs: Name to output or scratch buffer.
+        fixed: All state as one flat uint8 tensor.
+        cursor: Rows of the present chunk that were taken.
+        watch: Called with the name of each call into the policy, before and after it.
+
+    Args:
+        policy: Its module is on the device already.
+        device: Where.
+        captured: Capture on CUDA, rather than call.
+    """
+
+    def __init__(self, policy: Policy, device: Device, *, captured: bool = True) -> None:
+        self._policy = policy
+        self._device = device
+        self.layout = complete_layout(policy)
+        self._arena = Arena(self.layout, device)
+        self.fixed = self._arena.fixed
+        # Plain dicts, so that a policy that binds a name anew is seen to do so.
+        self.state = dict(self._arena.state)
+        self.inputs = dict(self._arena.inputs)
+        self.outputs = dict(self._arena.outputs)
+        self._scratch = [
+            self.outputs[spec.name] for spec in self.layout.specs if spec.role is Role.SCRATCH
+        ]
+        self._beside = policy.plan_kind is PlanKind.BESIDE
+        # Beside the control thread the inputs belong to the plan: act may find any in them.
+        self._planner_inputs = [
+            self.inputs[port.buffer] for port in policy.ports().observations if self._beside
+        ]
+        self.cursor = policy.n_action_steps
+        self.watch: Callable[[str, bool], None] | None = None
+        buffers = (self.state, self.inputs, self.outputs)
+        calls: dict[str, Callable[[], None]] = {"act": lambda: policy.act(*buffers)}
+        if policy.plan_kind is not PlanKind.NONE:
+            calls["plan"] = lambda: policy.plan(*buffers)
+            calls["adopt"] = lambda: policy.adopt(*buffers)
+        self._calls = calls
+        if captured:
+            plans = {name: GraphPlan(name, call, device) for name, call in calls.items()}
+            self.reset()
+            initial = self.fixed.clone()
+            for plan in plans.values():
+                plan.prepare(before=lambda: device.copy_(self.fixed, initial))
+            self._calls = {name: plan.replay for name, plan in plans.items()}
+
+    def addresses(self) -> dict[str, tuple[int, int]]:
+        """Buffer name to the identity of its tensor and its address."""
+        groups: tuple[Mapping[str, torch.Tensor], ...] = (self.state, self.inputs, self.outputs)
+        return {
+            name: (id(tensor), tensor.data_ptr())
+            for group in groups
+            for name, tensor in group.items()
+        }
+
+    def reset(self, key: int = 1) -> None:
+        """Begins an episode with that noise key."""
+        self._call("reset_", lambda: self._policy.reset_(self.state))
+        self.state[KEY].fill_(as_signed(key))
+        self.state[COUNTER].zero_()
+        self.cursor = self._policy.n_action_steps
+
+    def step(
+        self, observation: Observation, garbage: torch.Generator | None = None
+    ) -> torch.Tensor:
+        """One control step.
+
+        Args:
+            observation: Port key to value.
+            garbage: Fill all that a call may not read with random bytes from it.
+
+        Returns:
+            The action on the host, a copy.
+        """
+        ports = self._policy.ports()
+        due = "plan" in self._calls and self.cursor >= self._policy.n_action_steps
+        if due or not self._beside:
+            for port in ports.observations:
+                self.inputs[port.buffer].copy_(observation[port.key])
+        if due:
+            self._fill(garbage, self.outputs.values())
+            self._call("plan", self._calls["plan"])
+            # The planned chunk is in the outputs until it is adopted; scratch is not.
+            self._fill(garbage, self._scratch)
+            self._fill(garbage, self._planner_inputs)
+            self._call("adopt", self._calls["adopt"])
+            self.cursor = 0
+        self._fill(garbage, self.outputs.values())
+        self._fill(garbage, self._planner_inputs)
+        self._call("act", self._calls["act"])
+        self.cursor += 1
+        return self._device.to_host(self.outputs[ports.action.buffer])
+
+    def run(
+        self, observations: Sequence[Observation], garbage: torch.Generator | None = None
+    ) -> list[Moment]:
+        """Steps through observations; the moments after each step."""
+        moments = []
+        for observation in observations:
+            action_A = self.step(observation, garbage)
+            moments.append({ACTION: tensor_digest(action_A), **self.digests()})
+        return moments
+
+    def digests(self) -> Moment:
+        """Name to digest of every state buffer."""
+        return {name: tensor_digest(tensor) for name, tensor in self.state.items()}
+
+    def _call(self, name: str, call: Callable[[], None]) -> None:
+        if self.watch:
+            self.watch(name, False)
+        with self._device.bind(Lane.CONTROL), torch.no_grad():
+            call()
+            self._device.synchronize()
+        if self.watch:
+            self.watch(name, True)
+
+    def _fill(self, garbage: torch.Generator | None, tensors: Iterable[torch.Tensor]) -> None:
+        if garbage is None:
+            return
+        for tensor in tensors:
+            raw_N = tensor.reshape(-1).view(torch.uint8)
+            raw_N.copy_(torch.randint(0, 256, raw_N.shape, dtype=torch.uint8, generator=garbage))
