@@ -62,7 +62,7 @@ def robomimic(policy: RecurrentPolicy, observation_TS: torch.Tensor) -> torch.Te
             hidden = None
             if config.open_loop:
                 latched = row.clone()
-        counter += 1
+        counter = counter + 1
         used = latched if config.open_loop else row
         action_B1A, hidden = network(used[None, None], hidden)
         actions.append(action_B1A[0, 0])

@@ -22,7 +22,7 @@ _READS = {
 _INDEXING = ("aten::index", "aten::index_put", "aten::index_put_", "aten::_index_put_impl_")
 
 
-class HostReads(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class HostReads(TorchDispatchMode):  # type: ignore[no-untyped-call, unused-ignore]
     """Records reads in ``plan``, ``adopt`` and ``act``; those in a reset are harmless.
 
     Attributes:
@@ -30,7 +30,7 @@ class HostReads(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """
 
     def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()  # type: ignore[no-untyped-call, unused-ignore]
         self.found: dict[tuple[str, str], None] = {}
         self._call = ""
 
