@@ -3,7 +3,8 @@
 from flashrt_ros.contract.contract import Contract
 from flashrt_ros.contract.conversions import Decoded, decode
 from flashrt_ros.contract.output import ActionShaper, Command, Shaped
-from flashrt_ros.contract.sampler import Received, Sample, Sampler
+from flashrt_ros.contract.sample import InputStamp, Received, Sample
+from flashrt_ros.contract.sampler import Sampler
 from flashrt_ros.contract.start import Admitted, StartGate
 
 __all__ = [
@@ -12,6 +13,7 @@ __all__ = [
     "Command",
     "Contract",
     "Decoded",
+    "InputStamp",
     "Received",
     "Sample",
     "Sampler",

@@ -117,12 +117,12 @@ class ActionShaper:
                 one (None, a missing topic or NaN) has no step limit.
 
         Raises:
-            ContractError: Another number of elements than the contract commands.
+            ContractError: Another number of elements than the contract commands or leaves unused.
         """
         values = np.array(action, dtype=np.float64)
-        if values.ndim != 1 or len(values) < self.size:
+        if values.shape != (self.size,):
             raise ContractError(
-                f"action: expected a vector of at least {self.size} elements for "
+                f"action: expected a vector of {self.size} elements for "
                 f"{self.contract.source}, found shape {values.shape}"
             )
         commands: dict[str, Values] = {}

@@ -194,23 +194,29 @@ class Section:
             return tuple(default)
         if not isinstance(value, list) or not value:
             self.fail(key, words, value)
+        seen: set[str] = set()
         for position, name in enumerate(value):
             if not isinstance(name, str) or not name:
                 self.fail(f"{key}[{position}]", "a name", name, _hint(name))
-            if name in value[:position]:
+            if name in seen:
                 self.fail(key, "each name once", _Words(f"{name!r} twice"))
+            seen.add(name)
         return tuple(value)
 
-    def indices(self, key: str, count: int) -> tuple[int, ...]:
-        """A list of ``count`` different element numbers; 0 .. count-1 where the key is missing.
+    def indices(
+        self, key: str, default: Sequence[int], count: int | None = None
+    ) -> tuple[int, ...]:
+        """A list of different element numbers, ``count`` of them where that is given.
 
         Raises:
             ContractError: No such list, another length, or a number given twice.
         """
-        words = f"a list of {count} different whole numbers from 0, one for each name"
-        value = self.raw(key, words, list(range(count)))
-        good = isinstance(value, list) and all(type(i) is int and i >= 0 for i in value)
-        if not good or len(value) != count or len(set(value)) != count:
+        each = "" if count is None else f", {count} of them, one for each name"
+        words = f"a list of different whole numbers from 0{each}"
+        value = self.raw(key, words, list(default))
+        if not isinstance(value, list) or not all(type(i) is int and i >= 0 for i in value):
+            self.fail(key, words, value)
+        if len(set(value)) != len(value) or count not in (None, len(value)):
             self.fail(key, words, value)
         return tuple(value)
 

@@ -1,0 +1,219 @@
+"""Each kind of mapping of the contract file, from its section to its dataclass."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from flashrt_ros.contract.conversions import INPUT_TYPES
+from flashrt_ros.contract.messages import OUTPUT_TYPES
+from flashrt_ros.contract.schema import KEYS, Observation, Output, Part, Qos, Start
+from flashrt_ros.contract.section import Section, as_number
+
+TOPIC = re.compile(r"(~/|/)?[A-Za-z_][A-Za-z0-9_]*(/[A-Za-z_][A-Za-z0-9_]*)*")
+COMMAND_QOS = Qos(reliability="reliable")
+
+
+def _qos(section: Section, default: Qos) -> Qos:
+    if not section.has("qos"):
+        return default
+    qos = section.section("qos", KEYS["qos"])
+    return Qos(
+        qos.text("reliability", default.reliability, ("best_effort", "reliable")),
+        qos.text("durability", default.durability, ("volatile", "transient_local")),
+        qos.integer("depth", default.depth, least=1, most=1000),
+    )
+
+
+def _topic(section: Section) -> str:
+    topic = section.text("topic")
+    if not TOPIC.fullmatch(topic):
+        section.fail("topic", "a ROS topic name such as joint_states, ~/x or /arm/x", topic)
+    return topic
+
+
+def _elements(section: Section, count: int) -> tuple[str, ...]:
+    elements = section.names("elements", ())
+    if elements and len(elements) != count:
+        section.fail("elements", f"{count} names, one for each of `names`", list(elements))
+    return elements
+
+
+def _part(section: Section, qos: Qos) -> Part:
+    type_name = section.text("type", choices=tuple(INPUT_TYPES))
+    fields = INPUT_TYPES[type_name].fields
+    field = section.text("field", choices=tuple(fields))
+    names = section.names("names")
+    positional = section.names("positional", ())
+    labels = fields[field].labels
+    if positional and labels:
+        section.fail("positional", f"no such key for {type_name}, it has names", list(positional))
+    for name in names:
+        if (known := labels or positional) and name not in known:
+            section.fail("names", f"names among {', '.join(known)}", name)
+    return Part(
+        topic=_topic(section),
+        type=type_name,
+        field=field,
+        names=names,
+        elements=_elements(section, len(names)),
+        positional=positional,
+        unit=section.text("unit", ""),
+        qos=_qos(section, qos),
+        path=section.path,
+    )
+
+
+def read_observation(section: Section) -> Observation:
+    """One entry of ``observations``.
+
+    Raises:
+        ContractError: A key is missing, unknown or wrong.
+    """
+    qos = _qos(section, Qos())
+    optional = section.flag("optional", False)
+    for key in ("fill", "present_flag"):
+        if section.has(key) and not optional:
+            section.fail(key, "this key only with `optional: true`", section.raw(key, ""))
+    return Observation(
+        key=section.text("key"),
+        parts=tuple(_part(part, qos) for part in section.sections("parts", KEYS["part"])),
+        max_age_ms=section.number("max_age_ms", above=0.0),
+        optional=optional,
+        fill=section.number("fill", 0.0, least=-3.0e38, most=3.0e38),
+        present_flag=section.flag("present_flag", False),
+        path=section.path,
+    )
+
+
+def _positive_by_name(section: Section, key: str, names: tuple[str, ...]) -> dict[str, float]:
+    """One positive number for all names, or a mapping by name."""
+    if isinstance(section.raw(key, "", None), Mapping):
+        values = section.by_name(key, names)
+    elif section.has(key):
+        values = dict.fromkeys(names, section.raw(key, ""))
+    else:
+        values = {}
+    found: dict[str, float] = {}
+    for name, value in values.items():
+        number = as_number(value)
+        if number is None or number <= 0.0:
+            section.fail(key, f"a finite number above 0 for {name}", value)
+        found[name] = number
+    return found
+
+
+def _limits(section: Section, names: tuple[str, ...]) -> dict[str, tuple[float, float]]:
+    limits: dict[str, tuple[float, float]] = {}
+    for name, pair in section.by_name("limits", names).items():
+        numbers = [as_number(value) for value in pair] if isinstance(pair, list) else []
+        if len(numbers) != 2 or None in numbers:
+            section.fail(f"limits.{name}", "[lowest, highest], two finite numbers", pair)
+        low, high = numbers
+        assert low is not None
+        assert high is not None
+        if low > high:
+            section.fail(f"limits.{name}", "the lowest value first", pair)
+        limits[name] = (low, high)
+    return limits
+
+
+def read_output(section: Section, period_s: float) -> Output:
+    """One entry of ``actions``; ``period_s`` is the default of ``time_from_start_s``.
+
+    Raises:
+        ContractError: A key is missing, unknown or wrong.
+    """
+    type_name = section.text("type", choices=tuple(OUTPUT_TYPES))
+    kind = OUTPUT_TYPES[type_name]
+    field = section.text("field", choices=kind.fields)
+    names = section.names("names")
+    for name in names:
+        if kind.labels and name not in kind.labels:
+            section.fail("names", f"names among {', '.join(kind.labels)}", name)
+    on_miss = section.text("on_miss", "stop", ("hold", "zeros", "stop"))
+    if on_miss == "zeros" and field == "position":
+        section.fail(
+            "on_miss", "hold or stop for positions", on_miss, "a zero would be a position to go to"
+        )
+    if section.has("time_from_start_s") and not kind.timed:
+        section.fail("time_from_start_s", f"no such key for {type_name}", "time_from_start_s")
+    if section.has("frame_id") and not kind.stamped:
+        section.fail("frame_id", f"no such key for {type_name}, it has no header", "frame_id")
+    return Output(
+        topic=_topic(section),
+        type=type_name,
+        field=field,
+        names=names,
+        index=section.indices("index", range(len(names)), len(names)),
+        elements=_elements(section, len(names)),
+        unit=section.text("unit", ""),
+        limits=_limits(section, names),
+        max_step=_positive_by_name(section, "max_step", names),
+        on_limit=section.text("on_limit", "clamp", ("clamp", "refuse")),
+        on_miss=on_miss,
+        frame_id=section.text("frame_id", ""),
+        time_from_start_s=section.number("time_from_start_s", period_s, above=0.0, most=3600.0),
+        qos=_qos(section, COMMAND_QOS),
+        path=section.path,
+    )
+
+
+def read_start(
+    top: Section, observations: tuple[Observation, ...], actions: tuple[Output, ...]
+) -> Start | None:
+    """The top level's ``start``; None where it says ``unchecked`` or no position is commanded.
+
+    Raises:
+        ContractError: A key is missing, unknown or wrong, or does not fit the actions.
+    """
+    value: Any = top.raw("start", "", None)
+    if value == "unchecked":
+        return None
+    positions = [output for output in actions if output.field == "position"]
+    if value is None and not positions:
+        return None
+    if value is None:
+        top.fail(
+            "start",
+            f"the check of the first command, since {positions[0].path} commands positions",
+            None,
+            "`start: unchecked` does without one",
+        )
+    section = top.section("start", KEYS["start"])
+    ours = section.section("measured", KEYS["part"])
+    same = [p for o in observations for p in o.parts if p.topic == ours.text("topic")]
+    measured = _part(ours, same[0].qos if same else Qos())
+    distances = _positive_by_name(section, "max_distance", measured.names)
+    if missing := [name for name in measured.names if name not in distances]:
+        section.fail("max_distance", f"a distance for {', '.join(missing)}", distances)
+    count = len(measured.names)
+    index = section.indices("index", range(count), count)
+    by_index = {i: output for output in actions for i in output.index}
+    for i, name in zip(index, measured.names, strict=True):
+        if i not in by_index or by_index[i].field != "position":
+            found = by_index[i].field if i in by_index else "no output at all"
+            section.fail("index", f"for {name} an action element that is a position", found)
+        if measured.unit and by_index[i].unit != measured.unit:
+            section.fail(
+                "measured.unit", f"unit {by_index[i].unit!r} of the command", measured.unit
+            )
+    if not section.has("index"):
+        for output in positions:
+            for i, name in zip(output.index, output.names, strict=True):
+                if i not in index:
+                    section.fail(
+                        "measured.names",
+                        f"a name for each commanded position, also {name} (action element {i})",
+                        list(measured.names),
+                        "or say with `index` which elements are checked",
+                    )
+    ages = [o.max_age_ms for o in observations if measured.topic in o.topics]
+    return Start(
+        measured=measured,
+        index=index,
+        max_distance=distances,
+        ramp_s=section.number("ramp_s", 0.0, least=0.0, most=60.0),
+        max_age_ms=section.number("max_age_ms", min(ages, default=100.0), above=0.0),
+    )

@@ -1,0 +1,70 @@
+"""What the sampler answers: plain data, without the messages that it came from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from flashrt_ros.contract.conversions import Vector
+
+
+@dataclass(frozen=True)
+class Received:
+    """What ``put`` noticed.
+
+    Attributes:
+        time_jump: A header stamp went back: by how much, in words; empty otherwise. Everything
+            received before has been dropped.
+        fault: Why the message cannot be used, or empty.
+        notices: Peculiarities that do not hinder, each said once per topic until ``clear``.
+    """
+
+    time_jump: str = ""
+    fault: str = ""
+    notices: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class InputStamp:
+    """Which message stood behind one part of an observation.
+
+    Attributes:
+        observation: Policy port.
+        topic: As the contract writes it.
+        stamp_ns: Header stamp, clock of the publisher; 0 where there is none.
+        age_ms: Steady clock, from reception to the sample; NaN without a message.
+        digest: Of the serialized message, as given to ``put``.
+        sequence: Messages received on the topic so far, this one included; 0 without a message.
+        present: False where an optional input's fill value was used.
+        fault: Why this input hinders the sample, or empty.
+    """
+
+    observation: str
+    topic: str
+    stamp_ns: int = 0
+    age_ms: float = float("nan")
+    digest: int = 0
+    sequence: int = 0
+    present: bool = True
+    fault: str = ""
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Observations as of one moment.
+
+    Attributes:
+        observations: Port key to float32 vector; a port with a fault is missing.
+        stamps: One for each observation and topic.
+        faults: ``key (topic): reason`` for each input that hinders; empty: go ahead.
+        notices: Peculiarities that do not hinder, such as missing stamps.
+        measured: Positions in the order of ``start.measured.names``, float32; None where not
+            fresh, or where the contract has no start check.
+        measured_fault: Why ``measured`` is None.
+    """
+
+    observations: dict[str, Vector]
+    stamps: tuple[InputStamp, ...]
+    faults: tuple[str, ...]
+    notices: tuple[str, ...] = ()
+    measured: Vector | None = None
+    measured_fault: str = ""
