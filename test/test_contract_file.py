@@ -79,7 +79,7 @@ def test_defaults_are_for_sensors_and_for_safety() -> None:
 @pytest.mark.parametrize(
     ("path", "value", "words"),
     [
-        ("versoin", 1, "arm.yaml: versoin: unknown key.*did you mean 'version'"),
+        ("control_rate", 1, "arm.yaml: control_rate: unknown key.*mean 'control_rate_hz'"),
         ("version", 2, "arm.yaml: version: expected 1, the only one.*found int 2"),
         ("version", None, "version: expected a whole number.*found no such key"),
         ("control_rate_hz", True, "control_rate_hz: expected a finite number.*found bool True"),

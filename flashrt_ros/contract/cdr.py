@@ -8,8 +8,13 @@ from typing import Any
 
 from flashrt_ros.errors import ContractError
 
-MAX_TRAILING_BYTES = 7
-"""Middleware pads to 4 or 8 bytes and some recorders keep it; more is another message type."""
+MAX_TRAILING_BYTES = 15
+"""Bytes behind a message that are forgiven; more is another message type.
+
+Middleware pads to 4 or 8 bytes and some recorders keep it. Fast DDS's estimate of the size, which
+``rclpy.serialization.serialize_message`` returns unshortened, adds up to 4 bytes for each empty
+array of doubles: 12 for a JointState, of unwritten memory.
+"""
 
 ENCAPSULATIONS = {b"\x00\x00": "deserialize_cdr_be", b"\x00\x01": "deserialize_cdr_le"}
 """Plain CDR, big and little endian; what ROS 2 writes for messages without optional members."""
@@ -41,7 +46,7 @@ def deserialize(type_name: str, cdr: bytes | bytearray | memoryview) -> tuple[An
 
     Returns:
         The message, a rosbags dataclass whose arrays may alias ``cdr``, and the number of bytes
-        behind its end, 0 to 7.
+        behind its end, 0 to ``MAX_TRAILING_BYTES``.
 
     Raises:
         ContractError: Wrong encapsulation, truncated, garbage, or too long for the type.

@@ -99,7 +99,7 @@ class Decoded:
         type: Full type name.
         message: A rosbags or rclpy message object.
         stamp_ns: Header stamp, clock of the publisher; 0 where the type has none or it is empty.
-        trailing_bytes: Bytes behind the end of the serialized message, 0 to 7.
+        trailing_bytes: Bytes behind the end of the serialized message.
     """
 
     type: str

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -209,6 +210,8 @@ def read_start(
                         list(measured.names),
                         "or say with `index` which elements are checked",
                     )
+    # For messages; without a unit of its own the measured part has the command's.
+    measured = dataclasses.replace(measured, unit=measured.unit or by_index[index[0]].unit)
     ages = [o.max_age_ms for o in observations if measured.topic in o.topics]
     return Start(
         measured=measured,

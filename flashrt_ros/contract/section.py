@@ -79,9 +79,10 @@ class Section:
             if key not in self.known:
                 near = difflib.get_close_matches(str(key), self.known, 1)
                 hint = f"; did you mean {near[0]!r}?" if near else ""
+                word = key if isinstance(key, str) and len(key) < 60 else shown(key)
                 raise ContractError(
-                    f"{source}: {self.at(shown(key) if not isinstance(key, str) else key)}: "
-                    f"unknown key, expected one of {', '.join(self.known)}{hint}"
+                    f"{source}: {self.at(word)}: unknown key, expected one of "
+                    f"{', '.join(self.known)}{hint}"
                 )
 
     def at(self, key: str) -> str:

@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from flashrt_ros.contract.contract import Contract
 from flashrt_ros.contract.messages import Values
+from flashrt_ros.errors import ContractError
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,9 @@ def distance_fault(
         contract: Whose ``start`` applies; without one every command is near enough.
         action: ``(A,)`` in contract units.
         measured: Positions in the order of ``start.measured.names``; None: not known.
+
+    Raises:
+        ContractError: Another number of positions than the contract names.
     """
     start = contract.start
     if start is None:
@@ -44,8 +48,14 @@ def distance_fault(
         return f"measured position unknown: expected {list(names)} on {start.measured.topic!r}"
     wanted = np.asarray(action, dtype=np.float64)[list(start.index)]
     positions = np.asarray(measured, dtype=np.float64)
+    if positions.shape != wanted.shape:
+        raise ContractError(
+            f"measured positions: expected {len(names)} ({list(names)}), found shape "
+            f"{positions.shape}"
+        )
+    unit = f" {start.measured.unit}" if start.measured.unit else ""
     faults = [
-        f"{name}: command {w:.6g} is {abs(w - p):.6g} {start.measured.unit} from the measured "
+        f"{name}: command {w:.6g} is {abs(w - p):.6g}{unit} from the measured "
         f"{p:.6g}, more than max_distance {start.max_distance[name]:.6g}"
         for name, w, p in zip(names, wanted, positions, strict=True)
         # Written so that a NaN counts as too far.
@@ -87,6 +97,9 @@ class StartGate:
             measured: Positions in the order of ``start.measured.names``; None: not known. Only
                 looked at while armed.
             now_ns: Steady clock.
+
+        Raises:
+            ContractError: Another number of positions than the contract names.
         """
         values = np.array(action, dtype=np.float64)
         start = self.contract.start
