@@ -34,19 +34,17 @@ def run(arguments: argparse.Namespace) -> int:
     options = {} if arguments.steps is None else {"steps": arguments.steps}
     report = check_policy(load_policy(arguments.policy), device=arguments.device, **options)
     if arguments.json:
-        print(
-            json.dumps(
-                {
-                    "policy": arguments.policy,
-                    "device": arguments.device,
-                    "ok": report.ok,
-                    "passed": [str(words) for words in report.passed],
-                    "failures": [str(words) for words in report.failures],
-                    "inert": [str(name) for name in report.inert],
-                },
-                indent=2,
-            )
-        )
+        content = {
+            "policy": arguments.policy,
+            "device": arguments.device,
+            "steps": report.steps,
+            "ok": report.ok,
+            "passed": report.passed,
+            "failures": report.failures,
+            "skipped": report.skipped,
+            "inert": dict(report.inert),
+        }
+        print(json.dumps(content, indent=2))
     else:
         print(report)
     return 0 if report.ok else 1

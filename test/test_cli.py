@@ -3,6 +3,7 @@
 Scripts and CI rely on the codes; ``--help`` must not wait for torch or ROS.
 """
 
+import json
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -10,7 +11,9 @@ from types import SimpleNamespace
 import pytest
 
 from flashrt_ros import cli
+from flashrt_ros.bench.policies import SAMENESS, SizedPolicy
 from flashrt_ros.errors import NotFoundError, StorageError
+from flashrt_ros.runtime.policy import Buffers
 
 
 def with_command(monkeypatch: pytest.MonkeyPatch, run: object) -> None:
@@ -91,3 +94,38 @@ def test_help_names_every_command_and_imports_nothing_heavy() -> None:
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["--version"]) == 0
     assert capsys.readouterr().out.startswith("flashrt_ros ")
+
+
+def test_check_reports_and_answers_with_its_code(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # A policy of another package's test is named as any user names their own.
+    monkeypatch.setitem(
+        sys.modules,
+        "policies_of_a_user",
+        SimpleNamespace(
+            sound=lambda directory: SAMENESS["GRU"](), broken=lambda directory: Leaky()
+        ),
+    )
+    assert cli.main(["check", "policies_of_a_user:sound", "--steps", "12", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["ok"]
+    assert "restore" in found["passed"]
+    assert cli.main(["check", "policies_of_a_user:broken", "--steps", "12"]) == 1
+    assert "attributes" in capsys.readouterr().out
+    assert cli.main(["check", "no_such_policy"]) == 2
+    assert "no_such_policy" in capsys.readouterr().err
+
+
+class Leaky(SizedPolicy):
+    """Keeps a count outside its buffers: the fault that `check` is there to find."""
+
+    count = 0
+
+    def __init__(self) -> None:
+        super().__init__(256)
+
+    def act(self, state: Buffers, inputs: Buffers, outputs: Buffers) -> None:
+        self.count += 1
+        super().act(state, inputs, outputs)
+        outputs["action"].add_(self.count)

@@ -1,1 +1,1 @@
-"""One module per published number."""
+"""One module per published figure, each with its floor measured in the same run."""

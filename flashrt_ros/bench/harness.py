@@ -1,0 +1,160 @@
+"""Timers and facts that all benchmarks share."""
+
+from __future__ import annotations
+
+import os
+import platform
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+
+import torch
+
+from flashrt_ros import __version__
+from flashrt_ros.runtime.device import Device, Lane, open_device
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to measure.
+
+    Attributes:
+        device: ``cpu``, ``cuda`` or ``cuda:N``.
+        quick: Few samples of small sizes, to see that a benchmark works.
+    """
+
+    device: str = "cpu"
+    quick: bool = False
+
+    def rounds(self, full: int) -> int:
+        """Returns ``full``, or a few where it is to be quick."""
+        return min(full, 5) if self.quick else full
+
+
+@dataclass
+class Case:
+    """One thing to time.
+
+    Attributes:
+        run: What is timed.
+        before: Called before each ``run``, outside the time.
+        after: Called after each ``run``, outside the time.
+    """
+
+    run: Callable[[], object]
+    before: Callable[[], object] | None = None
+    after: Callable[[], object] | None = None
+
+
+@dataclass
+class Samples:
+    """Microseconds of every call of one case.
+
+    Attributes:
+        host: Until the call returned.
+        wall: Until its work was done on the device.
+        device: Between two events around the call on its stream; empty on CPU.
+    """
+
+    host: list[float] = field(default_factory=list)
+    wall: list[float] = field(default_factory=list)
+    device: list[float] = field(default_factory=list)
+
+
+def interleave(
+    cases: Mapping[str, Case], rounds: int, device: Device, warm_up: int = 3
+) -> dict[str, Samples]:
+    """Times all cases in turn, round by round, so that what drifts falls on all alike.
+
+    Args:
+        cases: What to time, by name; the order rotates from round to round.
+        rounds: Samples of each.
+        device: Its control lane is bound; work of the cases must go there.
+        warm_up: Rounds before, whose times are thrown away.
+    """
+    samples = {name: Samples() for name in cases}
+    names = list(cases)
+    with device.bind(Lane.CONTROL):
+        for index in range(-warm_up, rounds):
+            shift = index % len(names)
+            for name in names[shift:] + names[:shift]:
+                _time(cases[name], samples[name] if index >= 0 else Samples(), device)
+    return samples
+
+
+def _time(case: Case, samples: Samples, device: Device) -> None:
+    if case.before is not None:
+        case.before()
+    device.synchronize()
+    cuda = device.torch_device.type == "cuda"
+    if cuda:
+        first = torch.cuda.Event(enable_timing=True)
+        last = torch.cuda.Event(enable_timing=True)
+        first.record()
+    begin = time.perf_counter_ns()
+    case.run()
+    called = time.perf_counter_ns()
+    if cuda:
+        last.record()
+    device.synchronize()
+    done = time.perf_counter_ns()
+    samples.host.append((called - begin) / 1e3)
+    samples.wall.append((done - begin) / 1e3)
+    if cuda:
+        samples.device.append(first.elapsed_time(last) * 1e3)
+    if case.after is not None:
+        case.after()
+
+
+def contiguous_copy(device: Device, size_bytes: int) -> tuple[str, Callable[[], object]]:
+    """Returns the name and the call of one plain copy of ``size_bytes`` on the control lane.
+
+    On CUDA that is ``cudaMemcpyAsync`` itself where cuda.bindings is installed, else torch's.
+    """
+    source_N = device.allocate(size_bytes)
+    target_N = device.allocate(size_bytes)
+    source_N.fill_(1)
+    if device.torch_device.type == "cuda":
+        try:
+            from cuda.bindings import runtime
+        except ImportError:
+            pass
+        else:
+            kind = runtime.cudaMemcpyKind.cudaMemcpyDeviceToDevice
+            to, fro = target_N.data_ptr(), source_N.data_ptr()
+            with device.bind(Lane.CONTROL):
+                stream = torch.cuda.current_stream().cuda_stream
+            # The tensors stay alive with the closure.
+            keep = (source_N, target_N)
+            return "cudaMemcpyAsync", lambda: (
+                runtime.cudaMemcpyAsync(to, fro, size_bytes, kind, stream),
+                keep,
+            )
+    return "plain copy", lambda: target_N.copy_(source_N, non_blocking=True)
+
+
+def facts(options: Options) -> dict[str, str]:
+    """Returns what the figures depend on: versions, device, load."""
+    device = open_device(options.device)
+    found = {
+        "flashrt_ros": __version__,
+        "date": datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
+        "machine": f"{platform.machine()}, {len(os.sched_getaffinity(0))} cores, "
+        f"load {os.getloadavg()[0]:.1f}",
+        "processor": _processor(),
+        "python": platform.python_version(),
+        "torch threads": str(torch.get_num_threads()),
+    }
+    return {**found, **dict(device.facts())}
+
+
+def _processor() -> str:
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as lines:
+            for line in lines:
+                if line.lower().startswith("model name"):
+                    return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor() or "unknown"

@@ -1,0 +1,145 @@
+"""Policies with random weights that the benchmarks run; none of them means anything."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import ClassVar
+
+import numpy as np
+import torch
+from torch import nn
+
+from flashrt_ros.policies.chunked import ACTION, ChunkedPolicy, ChunkPredictor
+from flashrt_ros.policies.recurrent import RecurrentPolicy
+from flashrt_ros.policies.recurrent_config import RecurrentConfig, VectorConfig
+from flashrt_ros.runtime import noise
+from flashrt_ros.runtime.buffers import BufferSpec, Role
+from flashrt_ros.runtime.policy import Buffers, PlanKind, Policy, Port, Ports
+
+OBSERVATION = "observation.state"
+OBSERVATION_SIZE, ACTION_SIZE = 14, 7
+
+
+def recurrent(
+    cell: str = "gru", hidden_size: int = 128, n_layers: int = 2, head: str = "deterministic"
+) -> Policy:
+    """Returns a recurrent policy of 14 observations and 7 actions, the same at every call."""
+    config = RecurrentConfig(
+        observations=(VectorConfig(OBSERVATION, OBSERVATION_SIZE, normalisation="identity"),),
+        action=VectorConfig("action", ACTION_SIZE, normalisation="identity"),
+        cell=cell,
+        hidden_size=hidden_size,
+        n_layers=n_layers,
+        head=head,
+        horizon=50,
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return RecurrentPolicy(config)
+
+
+class NoisyPredictor(ChunkPredictor):
+    """Predicts chunks from the observation, a memory of its own and noise."""
+
+    family: ClassVar[str] = "bench_noisy"
+    chunk_size = 8
+    plan_kind = PlanKind.ADVANCES
+    width = 32
+
+    def __init__(self) -> None:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            self._body = nn.Linear(OBSERVATION_SIZE + self.width, self.width)
+            self._head = nn.Linear(self.width, self.chunk_size * ACTION_SIZE)
+        self._module = nn.ModuleList([self._body, self._head])
+
+    def config(self) -> Mapping[str, object]:
+        """Sizes."""
+        return {"chunk_size": self.chunk_size, "width": self.width}
+
+    def module(self) -> nn.Module:
+        """Both layers."""
+        return self._module
+
+    def layout(self) -> tuple[BufferSpec, ...]:
+        """Memory, noise drawn, observation."""
+        return (
+            BufferSpec("memory", (self.width,), torch.float32, Role.STATE),
+            BufferSpec(OBSERVATION, (OBSERVATION_SIZE,), torch.float32, Role.INPUT),
+            BufferSpec("drawn", (self.chunk_size, ACTION_SIZE), torch.float32, Role.SCRATCH),
+        )
+
+    def observations(self) -> tuple[Port, ...]:
+        """One vector."""
+        return (Port(OBSERVATION, OBSERVATION, (OBSERVATION_SIZE,)),)
+
+    def action(self) -> Port:
+        """Seven elements."""
+        return Port("action", ACTION, (ACTION_SIZE,))
+
+    def reset_(self, state: Buffers) -> None:
+        """Forgets."""
+        state["memory"].zero_()
+
+    def predict(
+        self, state: Buffers, inputs: Buffers, chunk_HA: torch.Tensor, outputs: Buffers
+    ) -> None:
+        """See ``ChunkPredictor.predict``."""
+        seen = torch.cat((inputs[OBSERVATION], state["memory"]))
+        hidden = torch.tanh(self._body(seen))
+        state["memory"].copy_(hidden)
+        noise.normal_(outputs["drawn"], state)
+        chunk_HA.copy_(self._head(hidden).view(self.chunk_size, ACTION_SIZE) + outputs["drawn"])
+
+
+class SizedPolicy(Policy):
+    """Adds up observations in a state of a given size, most of which lies idle."""
+
+    family: ClassVar[str] = "bench_sized"
+
+    def __init__(self, size_bytes: int) -> None:
+        self._elements = size_bytes // 4
+        self._module = nn.Module()
+
+    def config(self) -> Mapping[str, object]:
+        """Size."""
+        return {"elements": self._elements}
+
+    def module(self) -> nn.Module:
+        """Empty."""
+        return self._module
+
+    def layout(self) -> tuple[BufferSpec, ...]:
+        """The sum, in a large buffer."""
+        return (
+            BufferSpec("bulk", (self._elements,), torch.float32, Role.STATE),
+            BufferSpec(OBSERVATION, (1,), torch.float32, Role.INPUT),
+            BufferSpec("action", (1,), torch.float32, Role.OUTPUT),
+        )
+
+    def ports(self) -> Ports:
+        """One element in, one out."""
+        return Ports((Port(OBSERVATION, OBSERVATION, (1,)),), Port("action", "action", (1,)))
+
+    def reset_(self, state: Buffers) -> None:
+        """Zero."""
+        state["bulk"].zero_()
+
+    def act(self, state: Buffers, inputs: Buffers, outputs: Buffers) -> None:
+        """Adds to the first element."""
+        state["bulk"][:1].add_(inputs[OBSERVATION])
+        outputs["action"].copy_(state["bulk"][:1])
+
+
+SAMENESS: dict[str, Callable[[], Policy]] = {
+    "GRU": lambda: recurrent("gru"),
+    "LSTM": lambda: recurrent("lstm"),
+    "GRU, sampled mixture": lambda: recurrent("gru", head="gmm"),
+    "chunked, noise and memory": lambda: ChunkedPolicy(NoisyPredictor(), n_action_steps=5),
+}
+
+
+def observations(count: int, seed: int = 0) -> list[dict[str, np.ndarray]]:
+    """Returns ``count`` observations of 14 elements."""
+    drawn = np.random.default_rng(seed).standard_normal((count, OBSERVATION_SIZE))
+    return [{OBSERVATION: row} for row in drawn.astype(np.float32)]

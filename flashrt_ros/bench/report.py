@@ -1,0 +1,187 @@
+"""What a benchmark says: rows of figures, as a table and as JSON."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Row:
+    """One measured thing.
+
+    Attributes:
+        case: What was measured.
+        n: Samples.
+        p50: Median.
+        p99: 99th percentile.
+        largest: The largest.
+        unit: Unit of the three.
+        size_bytes: Bytes that were moved, 0 where none.
+        floor: Case of the floor that it is held against, empty for a floor.
+        ratio: Its median over the floor's; None for a floor.
+        difference: p99 minus the floor's p99, in ``unit``; None for a floor.
+        target: What is to be reached, in words; empty where nothing is promised.
+    """
+
+    case: str
+    n: int
+    p50: float
+    p99: float
+    largest: float
+    unit: str
+    size_bytes: int = 0
+    floor: str = ""
+    ratio: float | None = None
+    difference: float | None = None
+    target: str = ""
+
+    @property
+    def gb_per_s(self) -> float | None:
+        """Bytes read and bytes written per second at the median; None where no bytes moved."""
+        if not self.size_bytes or self.unit != "us" or self.p50 <= 0:
+            return None
+        return 2 * self.size_bytes / self.p50 / 1e3
+
+
+@dataclass(frozen=True)
+class Count:
+    """How often something was so.
+
+    Attributes:
+        case: What was counted.
+        found: How often.
+        of: Out of how many.
+        target: What is expected, in words.
+    """
+
+    case: str
+    found: int
+    of: int
+    target: str = ""
+
+
+@dataclass
+class Result:
+    """What one benchmark found.
+
+    Attributes:
+        name: Name of the benchmark.
+        title: What it measures, in one line.
+        rows: The figures.
+        counts: What was counted.
+        notes: What a reader must know to read them.
+        skipped: Why there are no figures; empty where there are.
+    """
+
+    name: str
+    title: str
+    rows: list[Row] = field(default_factory=list)
+    counts: list[Count] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    skipped: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns it as JSON values."""
+        rows = [{**asdict(row), "gb_per_s": row.gb_per_s} for row in self.rows]
+        return {**asdict(self), "rows": rows}
+
+
+def percentile(samples: Sequence[float], share: float) -> float:
+    """Returns the smallest sample that at least ``share`` of all do not exceed (nearest rank)."""
+    ordered = sorted(samples)
+    return ordered[max(math.ceil(share * len(ordered)) - 1, 0)]
+
+
+def make_row(
+    case: str,
+    samples: Sequence[float],
+    unit: str = "us",
+    size_bytes: int = 0,
+    floor: Row | None = None,
+    target: str = "",
+) -> Row:
+    """Returns the row of these samples, held against ``floor``."""
+    p50, p99 = percentile(samples, 0.5), percentile(samples, 0.99)
+    return Row(
+        case=case,
+        n=len(samples),
+        p50=p50,
+        p99=p99,
+        largest=max(samples),
+        unit=unit,
+        size_bytes=size_bytes,
+        floor=floor.case if floor else "",
+        ratio=p50 / floor.p50 if floor and floor.p50 > 0 else None,
+        difference=p99 - floor.p99 if floor else None,
+        target=target,
+    )
+
+
+def table(result: Result) -> str:
+    """Returns a result as a text table."""
+    lines = [f"== {result.name}: {result.title}"]
+    if result.skipped:
+        return "\n".join([*lines, f"skipped: {result.skipped}"])
+    lines += _rows(result.rows) if result.rows else []
+    if result.counts:
+        width = max(len(count.case) for count in result.counts)
+        lines += [
+            f"{count.case:<{width}}  {count.found:>4} of {count.of}  {count.target}".rstrip()
+            for count in result.counts
+        ]
+    return "\n".join(lines + [f"  {note}" for note in result.notes])
+
+
+def _rows(rows: Sequence[Row]) -> list[str]:
+    head = (
+        "case",
+        "n",
+        "p50",
+        "p99",
+        "max",
+        "unit",
+        "GB/s r+w",
+        "x floor",
+        "p99 - floor",
+        "target",
+    )
+    cells = [head] + [
+        (
+            row.case,
+            str(row.n),
+            _figure(row.p50),
+            _figure(row.p99),
+            _figure(row.largest),
+            row.unit,
+            _figure(row.gb_per_s),
+            _figure(row.ratio, 2),
+            _figure(row.difference),
+            row.target,
+        )
+        for row in rows
+    ]
+    used = [i for i in range(len(head)) if any(line[i] for line in cells[1:])]
+    widths = {i: max(len(line[i]) for line in cells) for i in used}
+    lines = []
+    for line in cells:
+        words = [line[i].rjust(widths[i]) if 0 < i < 9 else line[i].ljust(widths[i]) for i in used]
+        lines.append("  ".join(words).rstrip())
+    return lines
+
+
+def facts_table(facts: Mapping[str, str]) -> str:
+    """Returns the facts that stand above all figures; numeric switches are in the JSON alone."""
+    shown = {k: v for k, v in facts.items() if not k.startswith(("torch.", "env."))}
+    width = max(len(name) for name in shown)
+    return "\n".join(f"{name:<{width}}  {value}" for name, value in shown.items())
+
+
+def _figure(value: float | None, digits: int | None = None) -> str:
+    if value is None:
+        return ""
+    if digits is not None:
+        return f"{value:.{digits}f}"
+    return f"{value:.0f}" if abs(value) >= 1000 else f"{value:.3g}" if value else "0"

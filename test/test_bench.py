@@ -1,0 +1,117 @@
+"""Each benchmark runs in its quick mode and prints figures beside the floor of the same run.
+
+No time is asserted: a test machine's clock says nothing. What is pinned is that every figure has
+its samples and its floor, and that the arithmetic of the report is right. ``sameness`` is not a
+time: its counts and its controls are asserted.
+"""
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flashrt_ros import cli
+from flashrt_ros.bench import sameness, step, verbs
+from flashrt_ros.bench.command import BENCHMARKS
+from flashrt_ros.bench.harness import Case, Options, interleave
+from flashrt_ros.bench.report import Result, Row, make_row, percentile, table
+from flashrt_ros.runtime.device import open_device
+
+DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.cuda)]
+
+
+@given(st.lists(st.floats(-1e6, 1e6), min_size=1), st.sampled_from([0.01, 0.5, 0.99, 1.0]))
+def test_percentile_is_the_least_sample_that_covers_the_share(
+    samples: list[float], share: float
+) -> None:
+    found = percentile(samples, share)
+    covered = sum(sample <= found for sample in samples)
+    below = sum(sample < found for sample in samples)
+    assert found in samples
+    assert covered >= share * len(samples) - 1e-9
+    assert below < share * len(samples)
+
+
+def test_a_row_is_held_against_its_floor() -> None:
+    floor = make_row("floor", [1.0, 2.0, 3.0])
+    row = make_row("work", [3.0, 4.0, 9.0], "us", 4000, floor, "<= 2")
+    assert (row.p50, row.p99, row.largest, row.ratio, row.difference) == (4.0, 9.0, 9.0, 2.0, 6.0)
+    assert row.gb_per_s == pytest.approx(2.0)  # 4000 bytes read, 4000 written in 4 us
+    assert row.floor == "floor"
+    text = table(Result("name", "title", [floor, row], notes=["read this"]))
+    assert text.splitlines()[0] == "== name: title"
+    assert text.splitlines()[3].split()[:6] == ["work", "3", "4", "9", "9", "us"]
+    assert text.endswith("  read this")
+
+
+def test_cases_take_turns_and_preparation_is_not_timed() -> None:
+    calls: list[str] = []
+
+    def note(word: str) -> Case:
+        return Case(lambda: calls.append(word), lambda: calls.append(f"before {word}"))
+
+    samples = interleave({"a": note("a"), "b": note("b")}, 3, open_device("cpu"), warm_up=1)
+    assert {name: len(found.wall) for name, found in samples.items()} == {"a": 3, "b": 3}
+    assert calls[::2] == [f"before {word}" for word in calls[1::2]]
+    order = calls[1::2]
+    assert order[2:] == ["a", "b", "b", "a", "a", "b"]  # who comes first alternates
+
+
+def check_rows(rows: list[Row]) -> None:
+    cases = {row.case for row in rows}
+    assert len(cases) == len(rows)
+    for row in rows:
+        assert row.n >= 1
+        assert 0 <= row.p50 <= row.p99 <= row.largest
+        if row.floor:
+            assert row.floor in cases
+            assert row.ratio is not None
+    assert any(row.floor for row in rows)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_step(device: str) -> None:
+    result = step.run(Options(device, quick=True))
+    check_rows(result.rows)
+    assert any("session.step" in row.case for row in result.rows)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_verbs(device: str) -> None:
+    result = verbs.run(Options(device, quick=True))
+    check_rows(result.rows)
+    for verb in ("snapshot", "restore", "rollback"):
+        rows = [row for row in result.rows if f": {verb}, wall" in row.case]
+        assert len(rows) == 2
+        assert all(row.gb_per_s for row in rows)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_sameness_holds_and_its_controls_fail(device: str) -> None:
+    counts = sameness.run(Options(device, quick=True)).counts
+    held = [count for count in counts if count.case.endswith("equal after restore")]
+    unrestored = [count for count in counts if "no restore" in count.case]
+    assert len(held) == len(unrestored) == 4
+    assert all(count.found == count.of for count in held + unrestored)
+    inert = {count.case for count in counts if count.target == "inert"}
+    # Noise of a policy that draws none is the only thing that may be inert.
+    assert all("noise." in case and ("GRU:" in case or "LSTM:" in case) for case in inert)
+    assert len(inert) == 4
+
+
+def test_command_writes_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    target = tmp_path / "figures.json"
+    assert cli.main(["bench", "step", "--quick", "--json", str(target)]) == 0
+    assert "== step:" in capsys.readouterr().out
+    content = json.loads(target.read_text())
+    assert content["facts"]["device"] == "cpu"
+    assert content["results"][0]["rows"][0]["p50"] >= 0
+
+
+def test_command_lists_and_refuses(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["bench", "--list"]) == 0
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == list(BENCHMARKS)
+    assert cli.main(["bench", "speed"]) == 2
+    assert "no benchmark speed; there are step, verbs" in capsys.readouterr().err
