@@ -1,0 +1,182 @@
+"""The last gate before the robot: every command passes here, under the lock of ``Motion``.
+
+Commands come from the control thread; ``halt`` may come from any thread, and after it returned no
+command that was computed before it can follow.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from flashrt_ros.contract import ActionShaper, Command, Contract, StartGate
+from flashrt_ros.ros.motion import Motion
+from flashrt_ros.ros.records import Outlet, Vector
+
+ACK_TIMEOUT_S = 0.2
+"""How long a stop message is waited for; a subscriber that is gone must not block the stop."""
+
+
+class Verdict(enum.Enum):
+    """What became of an action."""
+
+    SENT = "sent"
+    DRY = "dry run"
+    """All but published."""
+    UNSAFE = "unsafe start"
+    """A first command too far from the measured position; nothing left."""
+    DROPPED = "dropped"
+    """Not finite, or out of limits where the contract refuses; nothing left."""
+    OVERTAKEN = "overtaken"
+    """Stopped, paused or deactivated while it was computed; nothing left."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of one action.
+
+    Attributes:
+        verdict: See ``Verdict``.
+        action: ``(A,)`` after blending and limits.
+        reason: Why nothing left; empty where something did.
+        limited: What was changed by limits, in words.
+    """
+
+    verdict: Verdict
+    action: Vector
+    reason: str = ""
+    limited: tuple[str, ...] = ()
+
+
+class Commander:
+    """Blends, limits and sends actions, and says what to do without one."""
+
+    def __init__(
+        self,
+        contract: Contract,
+        motion: Motion,
+        outlet: Outlet,
+        dry_run: bool,
+        miss_limit_s: float,
+    ) -> None:
+        """Makes a commander that has sent nothing yet.
+
+        Args:
+            contract: Outputs, limits, start check.
+            motion: Decides whether something may leave.
+            outlet: Where commands go.
+            dry_run: Nothing is ever sent.
+            miss_limit_s: How long ``on_miss: hold`` and ``zeros`` repeat before the stop message.
+        """
+        self.contract = contract
+        self.shaper = ActionShaper(contract)
+        self.dry_run = dry_run
+        self._motion = motion
+        self._outlet = outlet
+        self._gate = StartGate(contract)
+        self._miss_limit_ns = round(miss_limit_s * 1e9)
+        self._last: dict[str, Vector] = {}
+        self._moving: set[str] = set()
+        self._missing_since_ns: int | None = None
+
+    @property
+    def moving(self) -> bool:
+        """True while some output follows our commands: sent, and not ended by a stop message."""
+        return bool(self._moving)
+
+    def command(
+        self,
+        action: npt.ArrayLike,
+        measured: npt.NDArray[np.float32] | None,
+        now_ns: int,
+        epoch: int,
+    ) -> Outcome:
+        """Sends one action if all is well with it.
+
+        Args:
+            action: ``(A,)`` as the policy gave it.
+            measured: Positions in the order of ``start.measured.names``; needed for a first one.
+            now_ns: Steady clock.
+            epoch: ``Motion.epoch`` when the step began.
+        """
+        values = np.array(action, dtype=np.float64)
+        with self._motion.lock:
+            if epoch != self._motion.epoch or not self._motion.wants_to_move:
+                return Outcome(Verdict.OVERTAKEN, values, self._motion.standing.reason)
+            if self._motion.starting:
+                self._gate.arm_()
+                self._last = self.shaper.at_rest(measured)
+                if not np.isfinite(values).all():
+                    # Said by the shaper, by name; the gate would call it a distance.
+                    return Outcome(Verdict.DROPPED, values, self.shaper.shape(values).dropped)
+            admitted = self._gate.admit(values, measured, now_ns)
+            if admitted.action is None:
+                return Outcome(Verdict.UNSAFE, values, f"unsafe start: {admitted.refused}")
+            shaped = self.shaper.shape(admitted.action, self._last)
+            if shaped.dropped:
+                return Outcome(Verdict.DROPPED, shaped.action, shaped.dropped)
+            self._motion.started()
+            self._missing_since_ns = None
+            if not self.dry_run:
+                self._send(self.shaper.messages(shaped, self._outlet.stamp_ns()))
+            self._last = {**self._last, **shaped.commands}
+            verdict = Verdict.DRY if self.dry_run else Verdict.SENT
+            return Outcome(
+                verdict, shaped.action, verdict.value if self.dry_run else "", shaped.limited
+            )
+
+    def miss(self, now_ns: int) -> None:
+        """Does what ``on_miss`` says in a control period without an action.
+
+        Repeating ends with the stop message after ``miss_limit_s``: a velocity that is held for
+        ever is a robot that drives on for ever.
+        """
+        with self._motion.lock:
+            if not self._motion.wants_to_move or not self._moving:
+                return
+            first = self._missing_since_ns is None
+            if self._missing_since_ns is None:
+                self._missing_since_ns = now_ns
+            if now_ns - self._missing_since_ns >= self._miss_limit_ns:
+                self._outlet.log("warn", "no action for longer than miss_limit_s: stop message")
+                self.halt()
+                return
+            commands = self.shaper.miss_messages(self._last, self._outlet.stamp_ns())
+            due = [c for c in commands if c.output.topic in self._moving and (c.repeat or first)]
+            self._send(due)
+            self._last = {**self._last, **{c.output.topic: c.values for c in due}}
+            if any(not command.repeat for command in due):
+                self._motion.interrupt()
+
+    def halt(self, wait: bool = False, all_outputs: bool = False) -> None:
+        """Sends the stop message of each output that is moving; the next command is a first one.
+
+        Args:
+            wait: Wait until reliable subscribers have it, at most ``ACK_TIMEOUT_S``.
+            all_outputs: Also outputs that do not follow us now, where the message is one of zeros:
+                an old position must not be sent to an arm that others have moved meanwhile.
+        """
+        with self._motion.lock:
+            last = {topic: self._last[topic] for topic in self._moving if topic in self._last}
+            commands = self.shaper.stop_messages(last, self._outlet.stamp_ns())
+            if not all_outputs:
+                commands = [c for c in commands if c.output.topic in self._moving]
+            if not self.dry_run:
+                self._send(commands)
+            self._moving.clear()
+            self._missing_since_ns = None
+            self._motion.interrupt()
+            if commands and wait and not self.dry_run and not self._outlet.flush(ACK_TIMEOUT_S):
+                self._outlet.log("warn", "a subscriber has not acknowledged the stop message")
+
+    def _send(self, commands: Sequence[Command]) -> None:
+        if not commands or self.dry_run:
+            return
+        self._outlet.send(commands)
+        for command in commands:
+            resting = not command.repeat and self._missing_since_ns is not None
+            (self._moving.discard if resting else self._moving.add)(command.output.topic)

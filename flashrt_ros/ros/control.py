@@ -1,0 +1,166 @@
+"""The control thread: control periods at absolute deadlines of the steady clock, verbs between.
+
+Verbs run as soon as the thread is free, before the next deadline and after it alike, so a service
+is answered at once and not at the next control period only.
+"""
+
+from __future__ import annotations
+
+import gc
+import threading
+import time
+import traceback
+from collections.abc import Callable
+
+import torch
+
+from flashrt_ros.errors import DeadlineError, FlashRTError, NotConfiguredError
+from flashrt_ros.ros.handlers import Handlers
+from flashrt_ros.ros.records import Outlet
+from flashrt_ros.ros.stepper import Stepper
+from flashrt_ros.ros.verbs import Verb, VerbQueue, refusal
+
+IDLE_S = 1.0
+"""How often the thread looks around while the node is inactive."""
+
+
+class Control:
+    """Owns the thread in which session, arena and every CUDA call of the control side live.
+
+    Attributes:
+        queue: Verbs for the thread.
+        stepper: What it drives; None until ``start`` has returned.
+    """
+
+    def __init__(
+        self,
+        make: Callable[[], Stepper],
+        outlet: Outlet,
+        period_s: float,
+        torch_threads: int,
+        clock_ns: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
+        """Prepares a control thread.
+
+        Args:
+            make: Makes the stepper and its session; called in the thread, since a CUDA context and
+                a capture belong to the thread that made them.
+            outlet: For the log.
+            period_s: Length of a control period.
+            torch_threads: Of this thread's torch operators.
+            clock_ns: Steady clock.
+        """
+        self.queue = VerbQueue()
+        self.stepper: Stepper | None = None
+        self._make = make
+        self._outlet = outlet
+        self._period_ns = round(period_s * 1e9)
+        self._torch_threads = torch_threads
+        self._clock_ns = clock_ns
+        self._ready = threading.Event()
+        self._error: BaseException | None = None
+        self._stopping = False
+        self._thread = threading.Thread(target=self._run, name="control", daemon=True)
+
+    def start(self, timeout_s: float = 600.0) -> Stepper:
+        """Starts the thread and waits until the session stands.
+
+        Raises:
+            DeadlineError: It takes too long.
+            BaseException: What ``make`` raised.
+        """
+        self._thread.start()
+        if not self._ready.wait(timeout_s):
+            self._stopping = True
+            raise DeadlineError(f"configure: expected a session within {timeout_s:g} s")
+        if self._error is not None:
+            self._thread.join()
+            raise self._error
+        assert self.stepper is not None
+        return self.stepper
+
+    def close(self, timeout_s: float = 5.0) -> bool:
+        """Ends the thread after what it is doing, frees the session; False if it hangs."""
+        self._stopping = True
+        self.queue.close(NotConfiguredError("the node is being cleaned up; configure it again"))
+        if self._thread.is_alive():
+            self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    def wake(self) -> None:
+        """Makes the thread look around: activated, deactivated."""
+        self.queue.wake()
+
+    # In the thread
+
+    def _run(self) -> None:
+        torch.set_num_threads(self._torch_threads)
+        try:
+            self.stepper = self._make()
+        except BaseException as error:
+            self._error = error
+            return
+        finally:
+            self._ready.set()
+        try:
+            self._loop(self.stepper, Handlers(self.stepper))
+        finally:
+            self.stepper.close()
+            # The session's buffers are held in cycles by captured closures.
+            self.stepper = None
+            gc.collect()
+
+    def _loop(self, stepper: Stepper, handlers: Handlers) -> None:
+        deadline_ns: int | None = None
+        stepper.publish_status()
+        while not self._stopping:
+            active = stepper.motion.active
+            now_ns = self._clock_ns()
+            if not active:
+                deadline_ns = None
+                stepper.timing.last_tick_ns = 0
+                stepper.publish_status()
+            elif deadline_ns is None:
+                deadline_ns = now_ns
+            if deadline_ns is not None and now_ns >= deadline_ns:
+                stepper.timing.late_ms.add((now_ns - deadline_ns) / 1e6)
+                self._tick(stepper, now_ns)
+                deadline_ns = self._next(stepper, deadline_ns)
+                wait_s = 0.0  # a verb that waits is taken even if the next period is due
+            else:
+                wait_s = IDLE_S if deadline_ns is None else (deadline_ns - now_ns) / 1e9
+            verb = self.queue.get(wait_s)
+            if verb is not None:
+                self._carry_out(stepper, handlers, verb)
+
+    def _tick(self, stepper: Stepper, now_ns: int) -> None:
+        try:
+            stepper.tick(now_ns)
+        except Exception as error:
+            stepper.fail(error)
+
+    def _next(self, stepper: Stepper, deadline_ns: int) -> int:
+        """The next deadline; periods that have passed already are counted, not made up for."""
+        deadline_ns += self._period_ns
+        behind_ns = self._clock_ns() - deadline_ns
+        if behind_ns > self._period_ns // 2:
+            skipped = max(1, behind_ns // self._period_ns)
+            stepper.timing.missed += skipped
+            deadline_ns += skipped * self._period_ns
+        return deadline_ns
+
+    def _carry_out(self, stepper: Stepper, handlers: Handlers, verb: Verb) -> None:
+        if not verb.begin():
+            return
+        begun_ns = self._clock_ns()
+        try:
+            answer = verb.work(handlers, verb)
+        except FlashRTError as error:
+            answer = refusal(error)
+        except Exception as error:
+            self._outlet.log("error", f"{verb.name}:\n{traceback.format_exc()}")
+            answer = refusal(error)
+        stepper.timing.verb_ms.add((self._clock_ns() - begun_ns) / 1e6)
+        if answer is not None:
+            verb.answer(answer)
+        stepper.publish_status()

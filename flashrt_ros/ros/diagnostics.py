@@ -1,0 +1,249 @@
+"""What ``/diagnostics`` says: an entry for motion, timing, storage, each input and output."""
+
+from __future__ import annotations
+
+import enum
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus, KeyValue
+
+from flashrt_ros.contract import Contract, Sample
+from flashrt_ros.ros.intake import InputFigures, Intake
+from flashrt_ros.ros.messages import time_of
+from flashrt_ros.ros.motion import Mode
+from flashrt_ros.ros.records import StatusRecord
+from flashrt_ros.ros.timing import Timing
+
+SILENT_S = 3.0
+"""A topic without messages for this long is shown with its age even if nothing needs it now."""
+
+
+class Level(enum.IntEnum):
+    """Values of ``level``."""
+
+    OK = 0
+    WARN = 1
+    ERROR = 2
+    STALE = 3
+
+
+@dataclass
+class Entry:
+    """One ``DiagnosticStatus`` without node and hardware names."""
+
+    name: str
+    level: Level = Level.OK
+    message: str = "ok"
+    values: dict[str, str] = field(default_factory=dict)
+
+    def worsen(self, level: Level, message: str) -> None:
+        """Raises the level and adds words."""
+        self.message = message if self.level is Level.OK else f"{self.message}; {message}"
+        self.level = max(self.level, level)
+
+
+def motion_entry(status: StatusRecord) -> Entry:
+    """Mode and why the node holds."""
+    entry = Entry("motion", message=status.mode.name.lower())
+    if status.mode in (Mode.HOLDING, Mode.STOPPED):
+        entry.level = Level.ERROR
+    elif status.mode in (Mode.WAITING, Mode.PAUSED):
+        entry.level = Level.WARN
+    if status.reason:
+        entry.message += f": {status.reason}"
+    if status.dry_run:
+        entry.message += " (dry run: commands are not published)"
+    for name in ("policy", "device", "tick", "step", "episode", "generation", "task", "capsule"):
+        entry.values[name] = str(getattr(status, name))
+    return entry
+
+
+def timing_entry(timing: Timing, period_ms: float, missed_before: int) -> Entry:
+    """Jitter, latencies and missed periods; a warning if some were missed since last time."""
+    entry = Entry("control period")
+    late = timing.late_ms.percentiles(50, 99, 100)
+    latency = timing.latency_ms.percentiles(50, 99, 100)
+    verbs = timing.verb_ms.percentiles(50, 99, 100)
+    entry.values = {
+        "period_ms": f"{period_ms:.3f}",
+        "late_ms p50 p99 max": _row(late),
+        "latency_ms p50 p99 max": _row(latency),
+        "verb_ms p50 p99 max": _row(verbs),
+        "missed periods": str(timing.missed),
+    }
+    if (new := timing.missed - missed_before) > 0:
+        entry.worsen(Level.WARN, f"{new} control periods missed: a step or verb took too long")
+    return entry
+
+
+def storage_entry(status: StatusRecord) -> Entry:
+    """Capsules and their bytes."""
+    entry = Entry("capsules", message=f"{status.capsules} capsules")
+    entry.values = {
+        "bytes_used": str(status.bytes_used),
+        "bytes_budget": str(status.bytes_budget),
+        "state_id": status.state_id,
+        "exec_id": status.exec_id,
+    }
+    return entry
+
+
+def input_entry(
+    figures: InputFigures,
+    topic: str,
+    sample: Sample | None,
+    incompatible: str,
+    publishers: int,
+    now_ns: int,
+    active: bool,
+) -> Entry:
+    """One input topic: faults, age, rate, jitter, QoS.
+
+    Args:
+        figures: What arrived.
+        topic: Name in the graph.
+        sample: What the control thread saw last; None while inactive.
+        incompatible: QoS policy that a publisher does not offer; empty where all is well.
+        publishers: How many there are.
+        now_ns: Steady clock.
+        active: Whether the node is active: only then a lack is an error.
+    """
+    entry = Entry(f"input {topic}")
+    lack = Level.ERROR if active else Level.WARN
+    if incompatible:
+        entry.worsen(
+            Level.ERROR,
+            f"incompatible QoS: a publisher of {topic} does not offer the {incompatible} that the "
+            "contract asks for; change `qos` in the contract",
+        )
+    if not figures.last_ns:
+        hint = "no publisher" if publishers == 0 else f"{publishers} publishers"
+        entry.worsen(lack, f"no message ({hint}; expected {figures.type})")
+    for stamp in sample.stamps if sample is not None else ():
+        if stamp.topic == figures.topic and stamp.fault and figures.last_ns:
+            entry.worsen(Level.ERROR, f"{stamp.observation}: {stamp.fault}")
+        if stamp.topic == figures.topic and not stamp.present and not stamp.fault:
+            entry.values[f"{stamp.observation}"] = "absent, its fill value is used"
+    if sample is None and figures.fault:
+        entry.worsen(Level.ERROR, figures.fault)
+    age_ms = (now_ns - figures.last_ns) / 1e6 if figures.last_ns else math.nan
+    if figures.last_ns and age_ms > SILENT_S * 1e3:
+        entry.worsen(lack if sample is None else Level.WARN, f"silent for {age_ms / 1e3:.0f} s")
+    for words in figures.notices:
+        entry.worsen(Level.WARN if "unstamped" in words else Level.OK, words)
+    entry.values |= _rates(figures, age_ms)
+    entry.values["publishers"] = str(publishers)
+    return entry
+
+
+def _rates(figures: InputFigures, age_ms: float) -> dict[str, str]:
+    low, middle, high = (
+        figures.interval_ms.percentiles(1, 50, 99) if figures.interval_ms else (math.nan,) * 3
+    )
+    return {
+        "type": figures.type,
+        "received": str(figures.received),
+        "faulty": str(figures.faulty),
+        "jumps back in time": str(figures.jumps),
+        "age_ms": f"{age_ms:.1f}",
+        "rate_hz": f"{1e3 / middle:.1f}" if middle > 0 else "nan",
+        "jitter_ms": f"{high - low:.1f}",
+    }
+
+
+def _row(values: tuple[float, ...]) -> str:
+    return " ".join(f"{value:.3f}" for value in values)
+
+
+class Diagnostics:
+    """Collects the entries of one node.
+
+    Attributes:
+        incompatible: Name of an input or output as the contract writes it to the QoS policy that
+            does not fit.
+    """
+
+    def __init__(self, node_name: str) -> None:
+        """Begins without findings.
+
+        Args:
+            node_name: Full name of the node; every entry begins with it.
+        """
+        self.incompatible: dict[str, str] = {}
+        self._node_name = node_name
+        self._missed = 0
+
+    def reset(self) -> None:
+        """Forgets findings, at clean-up."""
+        self.incompatible.clear()
+        self._missed = 0
+
+    def inputs(
+        self,
+        intake: Intake,
+        sample: Sample | None,
+        resolved: Mapping[str, str],
+        count_publishers: Callable[[str], int],
+        now_ns: int,
+        active: bool,
+    ) -> list[Entry]:
+        """An entry for each input topic."""
+        entries = [
+            input_entry(
+                figures,
+                resolved.get(topic, topic),
+                sample if active else None,
+                self.incompatible.get(topic, ""),
+                count_publishers(topic),
+                now_ns,
+                active,
+            )
+            for topic, figures in intake.figures.items()
+        ]
+        trailing = intake.sampler.trailing_bytes()
+        for entry, topic in zip(entries, intake.figures, strict=True):
+            entry.values["trailing_bytes"] = str(trailing[topic])
+        if intake.overflow:
+            entry = Entry("intake")
+            entry.worsen(Level.WARN, f"{intake.overflow} messages dropped: too many to decode")
+            entries.append(entry)
+        return entries
+
+    def outputs(self, contract: Contract, topic_name: Callable[[str], str]) -> list[Entry]:
+        """An entry for each output topic."""
+        entries = []
+        for output in contract.actions:
+            topic = topic_name(output.topic)
+            entry = Entry(f"output {topic}", values={"type": output.type})
+            if policy := self.incompatible.get(output.topic, ""):
+                entry.worsen(
+                    Level.ERROR,
+                    f"incompatible QoS: a subscriber of {topic} asks for {policy} that the "
+                    "contract does not offer; change `qos` in the contract",
+                )
+            entries.append(entry)
+        return entries
+
+    def timing(self, timing: Timing, period_ms: float) -> Entry:
+        """The control period; remembers how many periods were missed so far."""
+        entry = timing_entry(timing, period_ms, self._missed)
+        self._missed = timing.missed
+        return entry
+
+    def message(self, entries: list[Entry], hardware: str, stamp_ns: int) -> DiagnosticArray:
+        """The ROS message."""
+        array = DiagnosticArray()
+        array.header.stamp = time_of(stamp_ns)
+        array.status = [
+            DiagnosticStatus(
+                level=bytes([entry.level]),
+                name=f"{self._node_name}: {entry.name}",
+                message=entry.message,
+                hardware_id=hardware,
+                values=[KeyValue(key=key, value=value) for key, value in entry.values.items()],
+            )
+            for entry in entries
+        ]
+        return array

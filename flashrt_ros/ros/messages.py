@@ -1,0 +1,165 @@
+"""From plain records to ROS messages."""
+
+from __future__ import annotations
+
+import array
+import functools
+import importlib
+import math
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from builtin_interfaces.msg import Time
+
+from flashrt_ros.contract import InputStamp
+from flashrt_ros.msg import (
+    ActionChunk,
+    CapsuleEvent,
+    CapsuleInfo,
+    ObservationStamp,
+    PolicyStatus,
+    PolicyStep,
+)
+from flashrt_ros.ros.records import (
+    CapsuleRecord,
+    ChunkRecord,
+    EventRecord,
+    StatusRecord,
+    StepRecord,
+)
+
+_SEQUENCE = re.compile(r"sequence<(\w+/\w+)(?:, \d+)?>|(\w+/\w+)\[\d+\]")
+
+
+@functools.cache
+def interface(type_name: str) -> Any:
+    """The class of a full type name such as ``sensor_msgs/msg/JointState``."""
+    package, kind, name = type_name.split("/")
+    return getattr(importlib.import_module(f"{package}.{kind}"), name)
+
+
+def _element(message: Any, field: str) -> Any:
+    """Class of the elements of a sequence field; None for numbers and strings."""
+    match = _SEQUENCE.match(message.get_fields_and_field_types()[field])
+    if match is None:
+        return None
+    package, name = (match[1] or match[2]).split("/")
+    return interface(f"{package}/msg/{name}")
+
+
+def fill(message: Any, fields: Mapping[str, Any]) -> Any:
+    """Writes nested plain fields into a message and returns it.
+
+    Raises:
+        AttributeError: The message has no such field.
+        AssertionError: A value does not fit its field.
+    """
+    for name, value in fields.items():
+        if isinstance(value, Mapping):
+            fill(getattr(message, name), value)
+        elif value and isinstance(value, list) and isinstance(value[0], Mapping):
+            element = _element(message, name)
+            setattr(message, name, [fill(element(), item) for item in value])
+        else:
+            setattr(message, name, value)
+    return message
+
+
+def time_of(stamp_ns: int) -> Time:
+    """A stamp."""
+    sec, nanosec = divmod(stamp_ns, 1_000_000_000)
+    return Time(sec=sec, nanosec=nanosec)
+
+
+def _plain(record: Any, message: Any, names: tuple[str, ...]) -> Any:
+    for name in names:
+        setattr(message, name, getattr(record, name))
+    return message
+
+
+_CAPSULE = (
+    *("id", "name", "parent_id", "tick", "step", "episode", "generation", "task", "tier"),
+    *("pinned", "automatic", "size_bytes", "unique_bytes", "state_id", "exec_id"),
+)
+_STATUS = (
+    *("mode", "reason", "dry_run", "policy", "device", "tick", "step", "episode", "generation"),
+    *("task", "capsule", "state_id", "exec_id", "capsules", "bytes_used", "bytes_budget"),
+)
+_EVENT = (
+    *("kind", "id", "name", "parent_id", "tick", "step", "episode", "generation", "task"),
+    *("request_id", "duration_ms", "size_bytes"),
+)
+_STEP = (
+    *("tick", "step", "episode", "generation", "capsule", "task", "chunk_id", "chunk_index"),
+    *("published", "hold_reason", "latency_ms", "period_ms", "state_digest"),
+)
+
+
+def capsule_info(record: CapsuleRecord) -> Any:
+    """``CapsuleInfo``."""
+    message = _plain(record, CapsuleInfo(), _CAPSULE)
+    message.created = time_of(record.created_ns)
+    return message
+
+
+def policy_status(record: StatusRecord, stamp_ns: int) -> Any:
+    """``PolicyStatus``."""
+    message = _plain(record, PolicyStatus(), _STATUS)
+    message.header.stamp = time_of(stamp_ns)
+    return message
+
+
+def capsule_event(record: EventRecord, stamp_ns: int) -> Any:
+    """``CapsuleEvent``."""
+    message = _plain(record, CapsuleEvent(), _EVENT)
+    message.header.stamp = time_of(stamp_ns)
+    message.seeded = record.seed is not None
+    message.seed = record.seed or 0
+    return message
+
+
+def observation_stamp(stamp: InputStamp, resolved: Mapping[str, str]) -> Any:
+    """``ObservationStamp``.
+
+    Args:
+        stamp: Of the sampler.
+        resolved: Topic as the contract writes it to the name in the graph.
+    """
+    return ObservationStamp(
+        observation=stamp.observation,
+        topic=resolved.get(stamp.topic, stamp.topic),
+        stamp=time_of(stamp.stamp_ns),
+        age_ms=stamp.age_ms,
+        digest=stamp.digest,
+        sequence=stamp.sequence,
+        present=stamp.present,
+    )
+
+
+def policy_step(record: StepRecord, stamp_ns: int, resolved: Mapping[str, str]) -> Any:
+    """``PolicyStep``; see ``observation_stamp`` for ``resolved``."""
+    message = _plain(record, PolicyStep(), _STEP)
+    message.header.stamp = time_of(stamp_ns)
+    message.names = list(record.names)
+    message.action = array.array("d", record.action.tobytes())
+    message.observations = [observation_stamp(stamp, resolved) for stamp in record.stamps]
+    if math.isnan(record.period_ms):
+        message.period_ms = 0.0  # the first step has none
+    return message
+
+
+def action_chunk(record: ChunkRecord, stamp_ns: int) -> Any:
+    """``ActionChunk`` of the live state."""
+    return fill(
+        ActionChunk(),
+        {
+            "header": {"stamp": {"sec": stamp_ns // 10**9, "nanosec": stamp_ns % 10**9}},
+            "generation": record.generation,
+            "chunk_id": record.chunk_id,
+            "period_s": record.period_s,
+            "names": list(record.names),
+            "horizon": record.rows_HA.shape[0],
+            "data": array.array("d", record.rows_HA.tobytes()),
+        },
+    )

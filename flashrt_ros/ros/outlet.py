@@ -1,0 +1,151 @@
+"""Publishers of the node; what the control thread reports becomes messages here."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from rclpy.duration import Duration
+from rclpy.event_handler import PublisherEventCallbacks
+from rclpy.node import Node
+from rclpy.qos import DurabilityPolicy, QoSProfile, ReliabilityPolicy
+
+from flashrt_ros.contract import Command, Contract
+from flashrt_ros.contract.schema import Qos
+from flashrt_ros.msg import ActionChunk, CapsuleEvent, PolicyStatus, PolicyStep
+from flashrt_ros.ros import messages
+from flashrt_ros.ros.records import (
+    ChunkRecord,
+    EventRecord,
+    StatusRecord,
+    StepRecord,
+)
+
+LATCHED = QoSProfile(depth=1, durability=DurabilityPolicy.TRANSIENT_LOCAL)
+EVENT_DEPTH = 100
+"""A recorder must not lose the one message that says where the state came from."""
+
+
+def qos_profile(qos: Qos) -> QoSProfile:
+    """The profile that a contract's words stand for."""
+    return QoSProfile(
+        depth=qos.depth,
+        reliability=ReliabilityPolicy.RELIABLE
+        if qos.reliability == "reliable"
+        else ReliabilityPolicy.BEST_EFFORT,
+        durability=DurabilityPolicy.TRANSIENT_LOCAL
+        if qos.durability == "transient_local"
+        else DurabilityPolicy.VOLATILE,
+    )
+
+
+class RosOutlet:
+    """See ``records.Outlet``. rclpy publishers may be used from any thread.
+
+    Attributes:
+        resolved: Topic of an input as the contract writes it to its name in the graph; filled by
+            the subscriptions.
+        on_fault: Called when diagnostics should be published at once.
+    """
+
+    def __init__(self, node: Node) -> None:
+        """Makes the publishers that exist in every lifecycle state."""
+        self.resolved: dict[str, str] = {}
+        self.on_fault: Callable[[], None] = lambda: None
+        self._node = node
+        self._clock = node.get_clock()
+        self._logger = node.get_logger()
+        self._step = node.create_publisher(PolicyStep, "~/policy_step", 100)
+        self._chunk = node.create_publisher(ActionChunk, "~/action_chunk", 10)
+        self._event = node.create_publisher(CapsuleEvent, "~/capsule_event", EVENT_DEPTH)
+        self._status = node.create_publisher(PolicyStatus, "~/status", LATCHED)
+        self._commands: dict[str, tuple[Any, Any]] = {}
+
+    def open(
+        self,
+        contract: Contract,
+        create_publisher: Callable[..., Any],
+        on_incompatible: Callable[[str, str, str], None],
+    ) -> None:
+        """Makes the command publishers.
+
+        Args:
+            contract: Says topics, types and QoS.
+            create_publisher: Of the lifecycle node, for lifecycle publishers.
+            on_incompatible: Called with ``output``, the topic and the QoS policy when a subscriber
+                asks for more than is offered.
+        """
+        for output in contract.actions:
+            cls = messages.interface(output.type)
+
+            def incompatible(event: Any, topic: str = output.topic) -> None:
+                on_incompatible("output", topic, event.last_policy_kind.name)
+
+            publisher = create_publisher(
+                cls,
+                output.topic,
+                qos_profile(output.qos),
+                event_callbacks=PublisherEventCallbacks(incompatible_qos=incompatible),
+            )
+            self._commands[output.topic] = (publisher, cls)
+
+    def close(self, destroy_publisher: Callable[[Any], Any]) -> None:
+        """Destroys the command publishers."""
+        for publisher, _ in self._commands.values():
+            destroy_publisher(publisher)
+        self._commands.clear()
+
+    def topic_name(self, topic: str) -> str:
+        """Name in the graph of an output as the contract writes it."""
+        entry = self._commands.get(topic)
+        return str(entry[0].topic_name) if entry else topic
+
+    def stamp_ns(self) -> int:
+        """ROS clock: simulated time where ``use_sim_time`` is set."""
+        return int(self._clock.now().nanoseconds)
+
+    def send(self, commands: Sequence[Command]) -> None:
+        """Publishes commands."""
+        for command in commands:
+            publisher, cls = self._commands[command.output.topic]
+            publisher.publish(messages.fill(cls(), command.fields))
+
+    def flush(self, timeout_s: float) -> bool:
+        """Waits for acknowledgements of reliable subscribers, at most ``timeout_s`` in all."""
+        until_s = time.monotonic() + timeout_s
+        acked = True
+        for publisher, _ in self._commands.values():
+            left_s = max(until_s - time.monotonic(), 0.0)
+            acked &= publisher.wait_for_all_acked(Duration(nanoseconds=int(left_s * 1e9)))
+        return acked
+
+    def step(self, record: StepRecord) -> None:
+        """Publishes ``~/policy_step``."""
+        self._step.publish(messages.policy_step(record, self.stamp_ns(), self.resolved))
+
+    def chunk(self, record: ChunkRecord) -> None:
+        """Publishes ``~/action_chunk``."""
+        self._chunk.publish(messages.action_chunk(record, self.stamp_ns()))
+
+    def event(self, record: EventRecord) -> None:
+        """Publishes ``~/capsule_event``."""
+        self._event.publish(messages.capsule_event(record, self.stamp_ns()))
+
+    def status(self, record: StatusRecord) -> None:
+        """Publishes ``~/status``."""
+        self._status.publish(messages.policy_status(record, self.stamp_ns()))
+
+    def fault(self) -> None:
+        """Publishes diagnostics now."""
+        self.on_fault()
+
+    def log(self, level: str, words: str) -> None:
+        """Logs."""
+        # rclpy refuses two severities from one line of code.
+        if level == "error":
+            self._logger.error(words)
+        elif level == "warn":
+            self._logger.warning(words)
+        else:
+            self._logger.info(words)

@@ -1,0 +1,246 @@
+"""Every parameter of the node: name, default, range, meaning, and when it may change.
+
+``config/policy_node.yaml`` is the commented list for people; a test holds the two together.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rcl_interfaces.msg import (
+    FloatingPointRange,
+    IntegerRange,
+    ParameterDescriptor,
+    SetParametersResult,
+)
+from rclpy.node import Node
+from rclpy.parameter import Parameter
+
+from flashrt_ros.errors import InvalidArgumentError
+from flashrt_ros.ros.resumption import Options
+
+START = "read once at start"
+CONFIGURE = "read at configure"
+ANY = "may change at any time"
+
+
+@dataclass(frozen=True)
+class Declaration:
+    """One parameter.
+
+    Attributes:
+        name: Name.
+        default: Default, whose type is the parameter's.
+        when: START (read-only), CONFIGURE (refused while configured) or ANY.
+        text: Description.
+        least: Smallest value of a number.
+        most: Largest value of a number.
+    """
+
+    name: str
+    default: bool | int | float | str
+    when: str
+    text: str
+    least: float = 0
+    most: float = 0
+
+    def descriptor(self) -> ParameterDescriptor:
+        """For ``declare_parameter``."""
+        descriptor = ParameterDescriptor(
+            description=f"{self.text} ({self.when})", read_only=self.when == START
+        )
+        if isinstance(self.default, float):
+            descriptor.floating_point_range = [
+                FloatingPointRange(from_value=float(self.least), to_value=float(self.most))
+            ]
+        elif isinstance(self.default, int) and not isinstance(self.default, bool):
+            descriptor.integer_range = [
+                IntegerRange(from_value=int(self.least), to_value=int(self.most), step=1)
+            ]
+        return descriptor
+
+
+DECLARATIONS: Sequence[Declaration] = (
+    Declaration(
+        "policy",
+        "",
+        CONFIGURE,
+        "Directory of a checkpoint (config.json, model.safetensors), registered name such as "
+        "'cue_reach', or 'package.module:factory'; needed",
+    ),
+    Declaration(
+        "contract",
+        "",
+        CONFIGURE,
+        "Contract file of robot and policy: a path, or package://PACKAGE/path in its share "
+        "folder; needed",
+    ),
+    Declaration("device", "cpu", CONFIGURE, "Device of the policy: cpu, cuda or cuda:N"),
+    Declaration(
+        "seed", 0, CONFIGURE, "Noise key of episode 0; later episodes derive theirs", 0, 2**63 - 1
+    ),
+    Declaration("task", "", CONFIGURE, "Task text of the first episode"),
+    Declaration(
+        "autostart", False, START, "Configure and activate by itself, without a lifecycle manager"
+    ),
+    Declaration(
+        "hold", False, CONFIGURE, "Hold after the first activation until ~/resume is called"
+    ),
+    Declaration("dry_run", False, CONFIGURE, "Do everything but publish commands"),
+    Declaration(
+        "store_bytes",
+        64 << 20,
+        CONFIGURE,
+        "Device memory for all capsules, rollback ring included, allocated at configure",
+        1,
+        2**40,
+    ),
+    Declaration(
+        "rollback_depth", 64, CONFIGURE, "Boundaries that ~/rollback can go back to", 0, 100_000
+    ),
+    Declaration(
+        "rollback_period_steps",
+        1,
+        CONFIGURE,
+        "Control steps between two boundaries of the rollback ring",
+        1,
+        100_000,
+    ),
+    Declaration(
+        "warm_up_replays",
+        3,
+        CONFIGURE,
+        "Calls of each plan before its capture; some 300 on a Jetson until timings settle",
+        0,
+        10_000,
+    ),
+    Declaration(
+        "torch_threads",
+        1,
+        CONFIGURE,
+        "Threads of torch operators in the control thread and in the planner thread",
+        1,
+        256,
+    ),
+    Declaration("capsule_dir", "", CONFIGURE, "Folder of capsule files; not used in this version"),
+    Declaration(
+        "miss_limit_s",
+        0.5,
+        CONFIGURE,
+        "How long commands are repeated without a new action (on_miss hold and zeros) before the "
+        "stop message ends motion",
+        0.0,
+        10.0,
+    ),
+    Declaration(
+        "publish_state_digest",
+        False,
+        ANY,
+        "Put the SHA-256 of the execution state into ~/policy_step",
+    ),
+    Declaration("publish_chunk", False, ANY, "Publish adopted chunks on ~/action_chunk"),
+    Declaration(
+        "start_timeout_s",
+        1.0,
+        ANY,
+        "How long ~/resume waits for fresh input before it answers STALE_INPUT and holds again",
+        0.0,
+        60.0,
+    ),
+    Declaration(
+        "service_timeout_s", 5.0, ANY, "After this a service answers TIMEOUT", 0.01, 600.0
+    ),
+)
+
+
+class Parameters:
+    """The parameters of one node.
+
+    Attributes:
+        options: Those that may change at any time, as the control thread reads them.
+        locked: True while the node is configured: changes of the others are refused.
+    """
+
+    def __init__(self, node: Node) -> None:
+        """Declares all of them."""
+        self.options = Options()
+        self.locked = False
+        self._node = node
+        self._when = {declaration.name: declaration.when for declaration in DECLARATIONS}
+        for declaration in DECLARATIONS:
+            node.declare_parameter(declaration.name, declaration.default, declaration.descriptor())
+        for name, when in self._when.items():
+            if when == ANY:
+                setattr(self.options, name, self[name])
+        node.add_on_set_parameters_callback(self._on_set)
+
+    def __getitem__(self, name: str) -> Any:
+        """Value of a parameter."""
+        return self._node.get_parameter(name).value
+
+    def _on_set(self, parameters: list[Parameter]) -> SetParametersResult:
+        for parameter in parameters:
+            if self._when.get(parameter.name) == CONFIGURE and self.locked:
+                reason = (
+                    f"{parameter.name} is read at configure: expected an unconfigured node; "
+                    "deactivate and clean up first"
+                )
+                return SetParametersResult(successful=False, reason=reason)
+        for parameter in parameters:
+            if self._when.get(parameter.name) == ANY:
+                setattr(self.options, parameter.name, parameter.value)
+        return SetParametersResult(successful=True)
+
+    def needed(self, name: str) -> str:
+        """A string that must not be empty.
+
+        Raises:
+            InvalidArgumentError: It is.
+        """
+        value = str(self[name])
+        if not value:
+            raise InvalidArgumentError(
+                f"parameter {name!r}: expected a value, found none; set it in a parameter file or "
+                f"with --ros-args -p {name}:=..."
+            )
+        return value
+
+
+def contract_path(text: str) -> Path:
+    """Resolves ``package://PACKAGE/rest`` to the share folder of a package; a path stays one.
+
+    Raises:
+        InvalidArgumentError: No such package or file.
+    """
+    scheme = "package://"
+    if not text.startswith(scheme):
+        path = Path(text).expanduser()
+    else:
+        package, _, rest = text.removeprefix(scheme).partition("/")
+        path = share_folder(package) / rest
+    if not path.is_file():
+        raise InvalidArgumentError(
+            f"parameter 'contract': expected a file, found none at {path.absolute()}"
+        )
+    return path
+
+
+def share_folder(package: str) -> Path:
+    """Share folder of a package: by the ament index, else of the Python environment.
+
+    Raises:
+        InvalidArgumentError: There is none.
+    """
+    prefixes = [*os.environ.get("AMENT_PREFIX_PATH", "").split(os.pathsep), sys.prefix]
+    for prefix in filter(None, prefixes):
+        if (folder := Path(prefix) / "share" / package).is_dir():
+            return folder
+    raise InvalidArgumentError(
+        f"package {package!r}: expected its share folder below one of {prefixes}, found none; "
+        "source its workspace"
+    )

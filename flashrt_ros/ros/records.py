@@ -1,0 +1,161 @@
+"""What the control thread reports, as plain values; ``messages.py`` makes ROS messages of them."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from flashrt_ros.contract import Command, InputStamp
+from flashrt_ros.ros.motion import Mode
+
+Vector = npt.NDArray[np.float64]
+
+
+class EventKind(enum.IntEnum):
+    """Values of ``kind`` in ``CapsuleEvent``, as the .msg file has them."""
+
+    SNAPSHOT = 1
+    RESTORE = 2
+    FORK = 3
+    ROLLBACK = 4
+    RESET = 5
+    DROP = 6
+    EVICT = 7
+    SAVE = 8
+    LOAD = 9
+
+
+@dataclass(frozen=True)
+class CapsuleRecord:
+    """Fields of ``CapsuleInfo``; ``created_ns`` is of the system clock."""
+
+    id: str
+    name: str
+    parent_id: str
+    created_ns: int
+    tick: int
+    step: int
+    episode: int
+    generation: int
+    task: str
+    tier: str
+    pinned: bool
+    automatic: bool
+    size_bytes: int
+    unique_bytes: int
+    state_id: str
+    exec_id: str
+
+
+@dataclass(frozen=True)
+class EventRecord:
+    """Fields of ``CapsuleEvent`` but the header; ``duration_ms`` is of the steady clock."""
+
+    kind: EventKind
+    tick: int
+    step: int
+    episode: int
+    generation: int
+    task: str = ""
+    id: str = ""
+    name: str = ""
+    parent_id: str = ""
+    seed: int | None = None
+    request_id: str = ""
+    duration_ms: float = 0.0
+    size_bytes: int = 0
+
+
+@dataclass(frozen=True)
+class StatusRecord:
+    """Fields of ``PolicyStatus`` but the header."""
+
+    mode: Mode = Mode.UNCONFIGURED
+    reason: str = ""
+    dry_run: bool = False
+    policy: str = ""
+    device: str = ""
+    tick: int = 0
+    step: int = 0
+    episode: int = 0
+    generation: int = 0
+    task: str = ""
+    capsule: str = ""
+    state_id: str = ""
+    exec_id: str = ""
+    capsules: int = 0
+    bytes_used: int = 0
+    bytes_budget: int = 0
+
+
+@dataclass(frozen=True)
+class StepRecord:
+    """Fields of ``PolicyStep`` but the header."""
+
+    tick: int
+    step: int
+    episode: int
+    generation: int
+    capsule: str
+    task: str
+    chunk_id: int
+    chunk_index: int
+    names: Sequence[str]
+    action: Vector
+    published: bool
+    hold_reason: str
+    stamps: Sequence[InputStamp]
+    latency_ms: float
+    period_ms: float
+    state_digest: str = ""
+
+
+@dataclass(frozen=True)
+class ChunkRecord:
+    """Fields of ``ActionChunk`` but the header; ``rows_HA`` is in policy units, before limits."""
+
+    generation: int
+    chunk_id: int
+    period_s: float
+    names: Sequence[str]
+    rows_HA: Vector = field(compare=False)
+
+
+class Outlet(Protocol):
+    """Where the control thread's results go: publishers in the node, lists in tests.
+
+    Called from the control thread; ``send`` and ``flush`` from callbacks too, under the lock of
+    ``Motion``.
+    """
+
+    def stamp_ns(self) -> int:
+        """ROS clock, for the headers of commands."""
+
+    def send(self, commands: Sequence[Command]) -> None:
+        """Publishes commands."""
+
+    def flush(self, timeout_s: float) -> bool:
+        """Waits until reliable subscribers have what was sent; False if some have not."""
+
+    def step(self, record: StepRecord) -> None:
+        """Publishes the provenance of one control step."""
+
+    def chunk(self, record: ChunkRecord) -> None:
+        """Publishes a chunk that was adopted."""
+
+    def event(self, record: EventRecord) -> None:
+        """Publishes a verb that was carried out."""
+
+    def status(self, record: StatusRecord) -> None:
+        """Publishes a status that differs from the last one in more than counters."""
+
+    def fault(self) -> None:
+        """Publishes diagnostics now, as a fault came or went."""
+
+    def log(self, level: str, words: str) -> None:
+        """Logs; the level is ``info``, ``warn`` or ``error``."""

@@ -1,0 +1,244 @@
+"""Services of the node: requests become verbs, answers become responses.
+
+A callback must not wait for the control thread, since it runs in the executor, and rclpy wants its
+response when it returns. So it returns a ``Deferred``, and whoever answers sends the response,
+from its own thread: no detour over the executor, whose length would grow with the number of its
+entities. This rests on executors sending through ``Service.send_response``, which is public.
+"""
+
+from __future__ import annotations
+
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from rclpy.lifecycle import LifecycleNode
+from rclpy.service import Service
+
+from flashrt_ros.errors import FlashRTError, UnsupportedError
+from flashrt_ros.ros import messages
+from flashrt_ros.ros.motion import Motion
+from flashrt_ros.ros.records import CapsuleRecord, Outlet
+from flashrt_ros.ros.resumption import Options
+from flashrt_ros.ros.verbs import Answer, Ledger, Verb, VerbQueue, refusal
+from flashrt_ros.srv import (
+    Command,
+    DropCapsule,
+    Fork,
+    GetCapsule,
+    ListCapsules,
+    LoadCapsule,
+    Preview,
+    ResetEpisode,
+    Restore,
+    Rollback,
+    SaveCapsule,
+    Snapshot,
+)
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """One service.
+
+    Attributes:
+        name: Below the node's name.
+        type: Class of the .srv.
+        active: Whether the node must be active rather than only configured.
+    """
+
+    name: str
+    type: Any
+    active: bool = False
+
+
+ON_CONTROL_THREAD = (
+    Endpoint("snapshot", Snapshot),
+    Endpoint("restore", Restore),
+    Endpoint("fork", Fork),
+    Endpoint("rollback", Rollback),
+    Endpoint("reset_episode", ResetEpisode),
+    Endpoint("list_capsules", ListCapsules),
+    Endpoint("get_capsule", GetCapsule),
+    Endpoint("drop_capsule", DropCapsule),
+    Endpoint("resume", Command, active=True),
+)
+AT_ONCE = ("pause", "stop", "clear_stop")
+"""Answered by the callback itself: to stand still must not wait for an inference."""
+UNSUPPORTED = {
+    "save_capsule": (SaveCapsule, "capsule files"),
+    "load_capsule": (LoadCapsule, "capsule files"),
+    "preview": (Preview, "previews of branches"),
+}
+
+
+class Deferred:
+    """Stands for a response that is sent later.
+
+    The executor hands it back with the request's header; the answer may come before or after.
+    """
+
+    def __init__(self, verb: Verb, respond: Callable[[Answer], Any]) -> None:
+        """Takes the verb to be answered and how its answer becomes a response."""
+        self._verb = verb
+        self._respond = respond
+
+    def send_with(self, send: Callable[[Any, Any], None], header: Any) -> None:
+        """Sends as soon as there is an answer; ``header`` says to whom."""
+        self._verb.listen(lambda answer: send(self._respond(answer), header))
+
+
+class Services:
+    """All services; they exist as long as the node.
+
+    Attributes:
+        queue: Of the control thread; None while the node is unconfigured.
+        ledger: Answers by request id.
+    """
+
+    def __init__(
+        self,
+        node: LifecycleNode,
+        motion: Motion,
+        options: Options,
+        outlet: Outlet,
+        at_once: Callable[[str], Answer],
+    ) -> None:
+        """Creates them.
+
+        Args:
+            node: Their node.
+            motion: Says what the lifecycle allows.
+            options: See ``Options``.
+            outlet: For the log.
+            at_once: Carries out one of ``AT_ONCE`` by its name.
+        """
+        self.queue: VerbQueue | None = None
+        self.ledger = Ledger()
+        self._motion = motion
+        self._options = options
+        self._outlet = outlet
+        for endpoint in ON_CONTROL_THREAD:
+            self._create(node, endpoint.name, endpoint.type, self._enqueue(endpoint))
+        for name in AT_ONCE:
+            self._create(node, name, Command, self._at_once(at_once))
+        for name, (cls, what) in UNSUPPORTED.items():
+            self._create(node, name, cls, self._unsupported(name, what))
+
+    def _create(
+        self,
+        node: LifecycleNode,
+        name: str,
+        cls: Any,
+        begin: Callable[[Any, Verb], None],
+    ) -> None:
+        def make(answer: Answer) -> Any:
+            try:
+                return respond(cls.Response(), answer)
+            except Exception as error:
+                self._outlet.log("error", f"{name}:\n{traceback.format_exc()}")
+                return respond(cls.Response(), refusal(error))
+
+        def callback(request: Any, response: Any) -> Deferred:
+            return Deferred(self._verb(name, request, begin), make)
+
+        service = node.create_service(cls, f"~/{name}", callback)
+        _defer(service, self._outlet)
+
+    def _verb(self, name: str, request: Any, begin: Callable[[Any, Verb], None]) -> Verb:
+        """The verb of a request: begun, refused, or one that came before with the same id."""
+        now_ns = time.monotonic_ns()
+        verb = Verb(name, _no_work, now_ns, now_ns + round(self._options.service_timeout_s * 1e9))
+        request_id = getattr(request, "request_id", "")
+        with self._answering(verb):
+            content = f"{name} {request}" if request_id else ""
+            if (known := self.ledger.find(request_id, content)) is not None:
+                return known
+            self.ledger.remember(request_id, content, verb)
+            begin(request, verb)
+        return verb
+
+    @contextmanager
+    def _answering(self, verb: Verb) -> Iterator[None]:
+        """Answers ``verb`` with what is raised, so that no request is left without an answer."""
+        try:
+            yield
+        except FlashRTError as error:
+            verb.answer(refusal(error))
+        except Exception as error:
+            self._outlet.log("error", f"{verb.name}:\n{traceback.format_exc()}")
+            verb.answer(refusal(error))
+
+    def _enqueue(self, endpoint: Endpoint) -> Callable[[Any, Verb], None]:
+        def begin(request: Any, verb: Verb) -> None:
+            self._motion.require(endpoint.active)
+            assert self.queue is not None
+            verb.work = lambda handlers, verb: handlers.find(endpoint.name)(request, verb)
+            self.queue.put(verb)
+
+        return begin
+
+    def _at_once(self, carry_out: Callable[[str], Answer]) -> Callable[[Any, Verb], None]:
+        def begin(request: Any, verb: Verb) -> None:
+            verb.answer(carry_out(verb.name))
+
+        return begin
+
+    def _unsupported(self, name: str, what: str) -> Callable[[Any, Verb], None]:
+        def begin(request: Any, verb: Verb) -> None:
+            raise UnsupportedError(
+                f"{name}: {what} are not available in this version of flashrt_ros; "
+                "nothing was done"
+            )
+
+        return begin
+
+    def expire(self) -> None:
+        """Answers requests whose time is up; called by a timer."""
+        if self.queue is not None:
+            self.queue.expire(time.monotonic_ns())
+
+
+def _no_work(handlers: Any, verb: Verb) -> Answer | None:
+    return None
+
+
+def _defer(service: Service, outlet: Outlet) -> None:
+    """Makes a service send deferred responses later, from the thread that answers."""
+    send = service.send_response
+
+    def send_safely(response: Any, header: Any) -> None:
+        try:
+            send(response, header)
+        except Exception as error:
+            # The client or the service is gone; the work is done all the same.
+            outlet.log("warn", f"{service.srv_name}: response not sent: {error}")
+
+    def send_response(response: Any, header: Any) -> None:
+        if isinstance(response, Deferred):
+            response.send_with(send_safely, header)
+        else:
+            send(response, header)
+
+    service.send_response = send_response
+
+
+def respond(response: Any, answer: Answer) -> Any:
+    """Writes an answer into a response and returns it."""
+    response.success = answer.code == 0
+    response.message = answer.message
+    response.error_code = int(answer.code)
+    for name, value in answer.fields.items():
+        setattr(response, name, _message(value))
+    return response
+
+
+def _message(value: Any) -> Any:
+    if isinstance(value, CapsuleRecord):
+        return messages.capsule_info(value)
+    if isinstance(value, list):
+        return [_message(item) for item in value]
+    return value

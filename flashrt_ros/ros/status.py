@@ -1,0 +1,77 @@
+"""What ``~/status`` says, and when it is worth saying at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from flashrt_ros.contract import Contract
+from flashrt_ros.ros.motion import Standing
+from flashrt_ros.ros.records import CapsuleRecord, StatusRecord
+
+_WITHOUT_NUMBERS = str.maketrans("", "", "0123456789.")
+
+
+def same_kind(one: str, other: str) -> bool:
+    """True if two reasons differ in numbers only, such as a growing age."""
+    return one.translate(_WITHOUT_NUMBERS) == other.translate(_WITHOUT_NUMBERS)
+
+
+def status_of(session: Any, standing: Standing, dry_run: bool) -> StatusRecord:
+    """The status of a configured node; on the control thread."""
+    host = session.host
+    return StatusRecord(
+        mode=standing.mode,
+        reason=standing.reason,
+        dry_run=dry_run,
+        policy=session.policy.family,
+        device=session.device.name,
+        tick=session.tick,
+        step=host.step,
+        episode=host.episode,
+        generation=session.generation,
+        task=host.task,
+        capsule=session.capsule_id,
+        state_id=session.state_id,
+        exec_id=session.exec_id,
+        capsules=len(session.store),
+        bytes_used=session.store.bytes_used,
+        bytes_budget=session.store.bytes_budget,
+    )
+
+
+def capsule_record(session: Any, capsule: Any) -> CapsuleRecord:
+    """What one capsule is; on the control thread."""
+    host = capsule.host
+    return CapsuleRecord(
+        id=capsule.id,
+        name=capsule.name,
+        parent_id=capsule.parent_id,
+        created_ns=capsule.created_ns,
+        tick=capsule.tick,
+        step=host.step,
+        episode=host.episode,
+        generation=capsule.generation,
+        task=host.task,
+        tier="device",
+        pinned=capsule.pinned,
+        automatic=capsule.automatic,
+        size_bytes=capsule.size_bytes,
+        unique_bytes=session.store.unique_bytes(capsule),
+        state_id=capsule.state_id,
+        exec_id=capsule.exec_id,
+    )
+
+
+def element_names(contract: Contract, policy: Any) -> Sequence[str]:
+    """Names of the elements of the action vector: the policy's own, else the contract's."""
+    port = policy.ports().action
+    if port.names:
+        return tuple(port.names)
+    names = [f"action[{i}]" for i in range(int(np.prod(port.shape)))]
+    for output in contract.actions:
+        for i, name in zip(output.index, output.elements or output.names, strict=True):
+            names[i] = name
+    return tuple(names)

@@ -1,0 +1,323 @@
+"""One control period: input, step, checks, command, record. No thread and no ROS of its own.
+
+While the node waits, holds, is paused or stopped, the policy does not step: its execution state
+stays as it is, to the bit.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, Protocol
+
+import numpy as np
+
+from flashrt_ros.contract import Contract, Sample
+from flashrt_ros.errors import SupersededError, UnsafeStartError
+from flashrt_ros.ros.commander import Commander, Outcome, Verdict
+from flashrt_ros.ros.motion import Motion
+from flashrt_ros.ros.planner import Planner
+from flashrt_ros.ros.records import (
+    ChunkRecord,
+    EventKind,
+    EventRecord,
+    Outlet,
+    StatusRecord,
+    StepRecord,
+)
+from flashrt_ros.ros.resumption import Options, Resumption
+from flashrt_ros.ros.status import element_names, same_kind, status_of
+from flashrt_ros.ros.timing import Timing
+from flashrt_ros.ros.trial import Trial
+from flashrt_ros.runtime.policy import Action
+
+
+class Source(Protocol):
+    """Where observations come from: the intake in the node."""
+
+    def sample(self, now_ns: int, not_before_ns: int) -> Sample:
+        """Observations as of ``now_ns``, from messages received at ``not_before_ns`` or later."""
+
+    def take_jump(self) -> tuple[int, str] | None:
+        """The last jump back in time not yet taken: steady receive time, and words."""
+
+    def clear(self) -> None:
+        """Drops all that was received."""
+
+
+class Stepper:
+    """Drives one session; used by the control thread alone.
+
+    Attributes:
+        session: The policy with its execution state.
+        sample: What the last control period saw; None before the first.
+    """
+
+    def __init__(
+        self,
+        session: Any,
+        contract: Contract,
+        source: Source,
+        commander: Commander,
+        motion: Motion,
+        outlet: Outlet,
+        options: Options,
+        clock_ns: Callable[[], int],
+        planner: Planner | None = None,
+    ) -> None:
+        """Takes over ``session``, which stands at step 0.
+
+        Args:
+            session: A ``PolicySession``.
+            contract: Checked against the session's policy.
+            source: Observations.
+            commander: Commands.
+            motion: Rules about motion.
+            outlet: Records.
+            options: See ``Options``.
+            clock_ns: Steady clock.
+            planner: For policies that plan beside; None for others.
+        """
+        self.session = session
+        self.sample: Sample | None = None
+        self.commander = commander
+        self.motion = motion
+        self.source = source
+        self.outlet = outlet
+        self.options = options
+        self.timing = Timing()
+        self.clock_ns = clock_ns
+        self._contract = contract
+        self._planner = planner
+        self._trial = Trial(session)
+        self._names = element_names(contract, session.policy)
+        self.resumption = Resumption(motion, options, clock_ns)
+        self._faults = ""
+        # A plan beside sees an older sample than the control steps that take its rows.
+        self._planned: Sample | None = None
+        self._acted_on: Sample | None = None
+        self._status = StatusRecord()
+
+    # One period
+
+    def tick(self, now_ns: int) -> None:
+        """Runs one control period that began at ``now_ns``, steady clock."""
+        last_ns, self.timing.last_tick_ns = self.timing.last_tick_ns, now_ns
+        period_ms = (now_ns - last_ns) / 1e6 if last_ns else float("nan")
+        if last_ns:
+            self.timing.period_ms.add(period_ms)
+        self._heed_jump()
+        sample = self.source.sample(now_ns, self.motion.not_before_ns)
+        self.sample = sample
+        faults = self._input_faults(sample)
+        words = "; ".join(faults)
+        if not same_kind(words, self._faults):
+            self._faults = words
+            if not self.motion.starting:
+                self.outlet.fault()
+        if not self.motion.wants_to_move:
+            self.resumption.overtaken()
+        elif faults:
+            self.motion.input_fault(words)
+            self.commander.miss(now_ns)
+            self.resumption.tire(now_ns, words)
+        else:
+            self.motion.input_good()
+            self._step(sample, now_ns, period_ms)
+        self.publish_status()
+
+    def _input_faults(self, sample: Sample) -> tuple[str, ...]:
+        """Words for each input that hinders a step now."""
+        faults = sample.faults
+        if self.motion.starting and self._contract.start is not None and sample.measured is None:
+            # Only a first command needs it, and without it the policy must not step either.
+            topic = self._contract.start.measured.topic
+            faults = (*faults, f"start.measured ({topic}): {sample.measured_fault}")
+        return faults
+
+    def _heed_jump(self) -> None:
+        jump = self.source.take_jump()
+        if jump is None:
+            return
+        received_ns, words = jump
+        self.forget_plan()
+        if self._contract.on_time_jump == "reset":
+            words += ": on_time_jump reset, a new episode begins"
+            begun_ns = self.clock_ns()
+            self.session.reset_(self.session.host.task, None)
+            self.event(EventKind.RESET, begun_ns)
+        else:
+            words += ": on_time_jump hold, intake and chunk are dropped, the policy remembers"
+            self.session.host.cursor = self.session.host.length
+        self.outlet.log("warn", words)
+        self.motion.time_jumped(received_ns)
+
+    def _step(self, sample: Sample, now_ns: int, period_ms: float) -> None:
+        epoch = self.motion.epoch
+        first = self.motion.starting
+        host = replace(self.session.host)
+        tick, capsule = self.session.tick, self.session.capsule_id
+        if first:
+            self._trial.begin()
+        action = self._advance(sample, now_ns)
+        if action is None:
+            self.commander.miss(now_ns)
+            if self.motion.starting:
+                self.motion.input_fault("waits for the first plan")
+            return
+        measured = sample.measured
+        if self.motion.starting and not first:
+            # The step took so long that motion was ended meanwhile: where is the arm now?
+            measured = self.source.sample(self.clock_ns(), self.motion.not_before_ns).measured
+        values = action.values.numpy()
+        outcome = self.commander.command(values, measured, self.clock_ns(), epoch)
+        taken_back = outcome.verdict is Verdict.UNSAFE and self._trial.take_back()
+        self._trial.commit()
+        self._judge(outcome, taken_back)
+        if taken_back:
+            return  # as if it had never been: not a control step
+        done_ns = self.clock_ns()
+        latency_ms = (done_ns - now_ns) / 1e6
+        self.timing.latency_ms.add(latency_ms)
+        digest = self.session.state_digest() if self.options.publish_state_digest else ""
+        self.outlet.step(
+            StepRecord(
+                tick=tick,
+                step=action.step,
+                episode=host.episode,
+                generation=action.generation,
+                capsule=capsule,
+                task=host.task,
+                chunk_id=action.chunk,
+                chunk_index=action.index,
+                names=self._names,
+                action=outcome.action,
+                published=outcome.verdict is Verdict.SENT,
+                hold_reason=outcome.reason,
+                stamps=self._acted_on.stamps if self._acted_on is not None else (),
+                latency_ms=latency_ms,
+                period_ms=period_ms,
+                state_digest=digest,
+            )
+        )
+
+    def _advance(self, sample: Sample, now_ns: int) -> Action | None:
+        """The next action; None while a plan is under way and nothing is left of the last one."""
+        session = self.session
+        observations = sample.observations
+        if self._planner is None:
+            chunk = session.host.chunk
+            action: Action = session.step(observations)
+            self._acted_on = sample
+            if session.host.chunk != chunk:
+                self._publish_chunk()
+            return action
+        if self._planner.ticket is not None and self._planner.begun_ns < self.motion.not_before_ns:
+            self._planner.drop()  # it saw the world before the last verb
+        ticket = self._planner.take()
+        if ticket is not None and session.adopt(ticket):
+            self._acted_on = self._planned
+            self._publish_chunk()
+        if session.plan_due:
+            if self._planner.ticket is None and not self._planner.busy:
+                self._planner.begin(session.begin_plan(observations), now_ns)
+                self._planned = sample
+            return None
+        taken: Action = session.act()
+        return taken
+
+    def _judge(self, outcome: Outcome, taken_back: bool) -> None:
+        """Draws the consequences of what became of an action."""
+        verdict = outcome.verdict
+        if verdict in (Verdict.SENT, Verdict.DRY):
+            self.resumption.end(None)
+            return
+        if verdict is Verdict.OVERTAKEN:
+            self.resumption.overtaken()
+            return
+        self.commander.halt()
+        reason = outcome.reason
+        if verdict is Verdict.UNSAFE:
+            if taken_back:
+                self.forget_plan()
+                reason += "; the step was taken back"
+            reason += "; bring the arm nearer, then call ~/resume"
+        else:
+            reason += "; restore, roll back or reset, or call ~/resume to go on regardless"
+        self.motion.hold(reason)
+        self.outlet.log("error", f"holding: {reason}")
+        self.outlet.fault()
+        self.resumption.end(UnsafeStartError(reason))
+
+    def fail(self, error: BaseException) -> None:
+        """The policy raised: holds until resumed, with the traceback in the log."""
+        self.commander.halt()
+        self.forget_plan()
+        reason = f"the policy failed: {type(error).__name__}: {error}"
+        self.motion.hold(f"{reason}; reset, or clean up and configure")
+        lines = traceback.format_exception(type(error), error, error.__traceback__)
+        self.outlet.log("error", f"holding: {reason}\n{''.join(lines)}")
+        self.outlet.fault()
+        self.resumption.end(error)
+        self.publish_status()
+
+    def forget_plan(self) -> None:
+        """Drops a plan under way, as the world or the state that it saw is another one now."""
+        if self._planner is not None:
+            self._planner.drop()
+
+    def close(self) -> None:
+        """Frees session and planner."""
+        self.resumption.end(SupersededError("the node was cleaned up"))
+        if self._planner is not None:
+            self._planner.close()
+        self.session.close()
+
+    # Reports
+
+    def _publish_chunk(self) -> None:
+        rows = self.session.arena.state.get("chunk.actions")
+        if not self.options.publish_chunk or rows is None:
+            return
+        host = self.session.host
+        rows_HA = rows.detach().to("cpu").numpy().astype(np.float64)
+        period_s = self._contract.period_s
+        self.outlet.chunk(
+            ChunkRecord(self.session.generation, host.chunk, period_s, self._names, rows_HA)
+        )
+
+    def event(self, kind: EventKind, begun_ns: int, **fields: Any) -> None:
+        """Reports a verb that was carried out on the session."""
+        host = self.session.host
+        self.outlet.event(
+            EventRecord(
+                kind=kind,
+                tick=self.session.tick,
+                step=host.step,
+                episode=host.episode,
+                generation=self.session.generation,
+                duration_ms=(self.clock_ns() - begun_ns) / 1e6,
+                **{"task": host.task, **fields},
+            )
+        )
+
+    @property
+    def last_status(self) -> StatusRecord:
+        """As of the last period or verb; for other threads."""
+        return self._status
+
+    def publish_status(self) -> None:
+        """Publishes the status if something besides counters has changed."""
+        status = status_of(self.session, self.motion.standing, self.commander.dry_run)
+        last, self._status = self._status, status
+        calm = replace(
+            last,
+            tick=status.tick,
+            step=status.step,
+            capsules=status.capsules,
+            bytes_used=status.bytes_used,
+            reason=status.reason if same_kind(last.reason, status.reason) else last.reason,
+        )
+        if calm != status:
+            self.outlet.status(status)
