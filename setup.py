@@ -147,6 +147,8 @@ def build_environment(prefixes: list[str]) -> dict[str, str]:
 
 manifest = ElementTree.parse(ROOT / "package.xml")
 groups = requirements.GROUPS
+# Metadata in the source tree would count as a second installation for a Python started there.
+(ROOT / "build").mkdir(exist_ok=True)
 asked_for_requirements = sys.argv[1:2] in (["egg_info"], ["dist_info"])
 
 setup(
@@ -165,6 +167,7 @@ setup(
         "console_scripts": [f"{NAME} = {NAME}.cli:main"],
         "flashrt_ros.policies": [],
     },
+    options={"egg_info": {"egg_base": "build"}},
     python_requires=">=3.10",
     zip_safe=False,
 )

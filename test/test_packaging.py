@@ -206,8 +206,9 @@ def test_pip_installs_what_the_tree_holds() -> None:
     assert set(tracked) <= files, f"not installed: {sorted(set(tracked) - files)}"
     tails = {re.sub(r"^(\.\./)+", "", f) for f in files}
     for folder in ("launch", "config", "msg", "srv"):
-        for path in (ROOT / folder).glob("[!.]*"):
-            assert f"share/flashrt_ros/{folder}/{path.name}" in tails
+        for path in (ROOT / folder).rglob("*.*"):
+            if "__pycache__" not in path.parts:
+                assert f"share/flashrt_ros/{path.relative_to(ROOT)}" in tails
     assert {f"lib/flashrt_ros/{name}" for name in EXECUTABLES} <= tails
     assert not [t for t in tails if t.startswith("include/") or t.endswith((".c", ".cmake"))]
 

@@ -1,0 +1,224 @@
+"""The experiment's ROS node: calls the services, plays the passer-by, watches the arm."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import rclpy
+from geometry_msgs.msg import PointStamped, Vector3Stamped
+from rclpy.executors import SingleThreadedExecutor
+from rclpy.node import Node
+from rclpy.qos import DurabilityPolicy, QoSProfile
+from sensor_msgs.msg import JointState
+from std_msgs.msg import String
+from std_srvs.srv import Trigger
+
+from flashrt_ros.demo.arm import JOINTS
+from flashrt_ros.demo.task import Array
+from flashrt_ros.demo.trial import Judge
+from flashrt_ros.errors import DeadlineError
+from flashrt_ros.msg import PolicyStatus
+from flashrt_ros.srv import Command, Fork, ResetEpisode, Restore, Snapshot
+
+POLICY, ARM = "policy", "arm"
+"""Names of the two nodes."""
+VERBS: dict[str, tuple[str, Any]] = {
+    "snapshot": (POLICY, Snapshot),
+    "restore": (POLICY, Restore),
+    "fork": (POLICY, Fork),
+    "reset_episode": (POLICY, ResetEpisode),
+    "pause": (POLICY, Command),
+    "resume": (POLICY, Command),
+    "home": (ARM, Trigger),
+}
+"""Verb to its node and type."""
+
+
+class PendingCall:
+    """A service call under way; ``response`` is set by the executor's thread."""
+
+    def __init__(self, drop: Callable[[], None]) -> None:
+        """Args: drop: lets the client forget the request."""
+        self.response: Any = None
+        self.latency_ms = float("nan")
+        self._drop = drop
+
+    def forget(self) -> None:
+        """Nobody waits any longer."""
+        self._drop()
+
+
+class Client(Node):
+    """Node ``experiment``; a ``Stage`` for the trees.
+
+    Callbacks run in the thread of ``spinning``; all else is called by the thread that ticks.
+
+    Attributes:
+        latency_ms: Time from sending to the answer, by verb, at the client.
+        path: Measured joint positions since ``watch``.
+        commands: Commands seen since ``watch``.
+    """
+
+    def __init__(self) -> None:
+        """Makes publishers, subscriptions and clients."""
+        super().__init__("experiment")
+        reliable = QoSProfile(depth=10)
+        self._cue = self.create_publisher(PointStamped, f"{ARM}/show_cue", reliable)
+        self._bump = self.create_publisher(Vector3Stamped, f"{ARM}/bump", reliable)
+        self._tree = self.create_publisher(String, "tree_snapshot", reliable)
+        self.create_subscription(JointState, "joint_states", self._on_state, reliable)
+        self.create_subscription(JointState, "joint_command", self._on_command, reliable)
+        latched = QoSProfile(depth=1, durability=DurabilityPolicy.TRANSIENT_LOCAL)
+        self.create_subscription(PolicyStatus, f"{POLICY}/status", self._on_status, latched)
+        self._active = self._arm_reports = False
+        self._callers = {
+            verb: self.create_client(kind, f"{node}/{verb}")
+            for verb, (node, kind) in VERBS.items()
+        }
+        self.latency_ms: dict[str, list[float]] = defaultdict(list)
+        self._serial = 0
+        self._run = f"{time.time_ns():x}"
+        self._watcher: Judge | None = None
+        self._content = False
+        self.path: list[tuple[float, ...]] = []
+        self.commands: list[tuple[float, ...]] = []
+
+    def wait_until_ready(self, timeout_s: float, alive: Callable[[], None]) -> None:
+        """Waits until all services are there, the policy is active and the arm reports.
+
+        Args:
+            timeout_s: For all together.
+            alive: Called while waiting; raises if waiting is pointless.
+
+        Raises:
+            DeadlineError: Naming what is missing.
+        """
+        deadline_s = self.clock() + timeout_s
+        while missing := self._missing():
+            alive()
+            if self.clock() > deadline_s:
+                raise DeadlineError(
+                    f"after {timeout_s:.0f} s there was still no {', no '.join(missing)}"
+                )
+            time.sleep(0.05)
+
+    def _missing(self) -> list[str]:
+        found = [
+            f"service {client.srv_name}"
+            for client in self._callers.values()
+            if not client.service_is_ready()
+        ]
+        if not self._active:
+            found.append("active policy")
+        if not self._arm_reports:
+            found.append("message on joint_states")
+        return found
+
+    def clock(self) -> float:
+        """Seconds on a steady clock."""
+        return time.monotonic()
+
+    def begin(self, verb: str, fields: Mapping[str, object]) -> PendingCall:
+        """Sends a request, with an id of its own where the service takes one."""
+        client = self._callers[verb]
+        request = VERBS[verb][1].Request()
+        for name, value in fields.items():
+            setattr(request, name, value)
+        if hasattr(request, "request_id"):
+            self._serial += 1
+            request.request_id = f"{self._run}-{self._serial}"
+        started_s = time.perf_counter()
+        future = client.call_async(request)
+        call = PendingCall(lambda: client.remove_pending_request(future))
+
+        def answered(done: Any) -> None:
+            call.latency_ms = (time.perf_counter() - started_s) * 1e3
+            self.latency_ms[verb].append(call.latency_ms)
+            call.response = done.result()
+
+        future.add_done_callback(answered)
+        return call
+
+    def show_cue(self, point_m: Array, duration_s: float) -> None:
+        """See ``Stage``."""
+        message = PointStamped()
+        message.point.x, message.point.y = float(point_m[0]), float(point_m[1])
+        message.point.z = duration_s
+        self._cue.publish(message)
+
+    def bump(self, torque_nm: tuple[float, float], duration_s: float) -> None:
+        """See ``Stage``."""
+        message = Vector3Stamped()
+        message.vector.x, message.vector.y = torque_nm
+        message.vector.z = duration_s
+        self._bump.publish(message)
+
+    def show_tree(self, text: str) -> None:
+        """Publishes a picture of the tree."""
+        self._tree.publish(String(data=text))
+
+    def watch(self, judge: Judge) -> None:
+        """See ``Stage``; begins ``path`` and ``commands`` anew."""
+        self._watcher = None
+        self._content, self.path, self.commands = False, [], []
+        self._watcher = judge
+
+    def content(self) -> bool:
+        """See ``Stage``."""
+        return self._content
+
+    def _on_status(self, message: PolicyStatus) -> None:
+        self._active = message.mode not in (PolicyStatus.UNCONFIGURED, PolicyStatus.INACTIVE)
+
+    def _on_state(self, message: JointState) -> None:
+        self._arm_reports = True
+        judge = self._watcher
+        if judge is None:
+            return
+        found = dict(zip(message.name, message.position, strict=True))
+        position = tuple(found[joint] for joint in JOINTS)
+        self.path.append(position)
+        if judge.see(position):
+            self._content = True
+
+    def _on_command(self, message: JointState) -> None:
+        if self._watcher is not None:
+            self.commands.append(tuple(message.position))
+
+
+class Spinner:
+    """Runs a node's callbacks in a thread of its own, while in a ``with`` block."""
+
+    def __init__(self, node: Node) -> None:
+        """Args: node: whose callbacks."""
+        self._executor = SingleThreadedExecutor()
+        self._executor.add_node(node)
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._spin, name="experiment-ros", daemon=True)
+        self._error: BaseException | None = None
+
+    def check(self) -> None:
+        """Does nothing while all is well; else raises what a callback raised."""
+        if self._error is not None:
+            raise self._error
+
+    def __enter__(self) -> Spinner:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._executor.wake()
+        self._thread.join(timeout=5.0)
+        self._executor.shutdown(timeout_sec=1.0)
+
+    def _spin(self) -> None:
+        try:
+            while rclpy.ok() and not self._stop.is_set():
+                self._executor.spin_once(timeout_sec=0.2)
+        except BaseException as error:
+            self._error = error

@@ -1,0 +1,147 @@
+"""Runs the trees of the experiment one after another and gathers what came out."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import numpy as np
+from py_trees.behaviour import Behaviour
+from py_trees.common import Status
+from py_trees.display import ascii_tree
+
+from flashrt_ros.demo.arm import tip_of
+from flashrt_ros.demo.report import Branch, Outcome, Report
+from flashrt_ros.demo.task import Array
+from flashrt_ros.demo.tree import REACH, Builder, Stage, Way
+from flashrt_ros.demo.trial import Trial, draw_trials
+
+TICK_S = 0.02
+
+
+class Theatre(Stage, Protocol):
+    """A stage that also keeps what was seen."""
+
+    path: list[tuple[float, ...]]
+    commands: list[tuple[float, ...]]
+    latency_ms: dict[str, list[float]]
+
+    def show_tree(self, text: str) -> None:
+        """Publishes a picture of the tree."""
+
+
+class Experiment:
+    """All episodes of a run."""
+
+    def __init__(
+        self,
+        stage: Theatre,
+        seed: int = 0,
+        say: Callable[[str], None] = print,
+        alive: Callable[[], None] = lambda: None,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        """Prepares a run.
+
+        Args:
+            stage: Where the episodes play.
+            seed: Of the trials.
+            say: Given one line of progress per episode.
+            alive: Called at each tick; raises if going on is pointless.
+            sleep: Waits for so many seconds.
+        """
+        self.stage, self.say, self.alive, self.sleep = stage, say, alive, sleep
+        self.report = Report(seed, latency_ms=stage.latency_ms)
+        self.builder = Builder(stage, self._noticed)
+
+    def run(self, episodes: int) -> Report:
+        """Runs everything.
+
+        Args:
+            episodes: For each of the three ways.
+        """
+        # One more trial than episodes: the fork gets one of its own.
+        trials = draw_trials(self.report.seed, episodes + 1)
+        for index, trial in enumerate(trials[:episodes]):
+            for way in Way:
+                self.report.outcomes.append(self._episode(index, trial, way))
+        self._fork(trials[-1])
+        return self.report
+
+    def tick_through(self, root: Behaviour) -> str:
+        """Ticks a tree until it is done.
+
+        Returns:
+            Why the episode was not carried through; empty if it was, reached or not.
+        """
+        root.setup_with_descendants()
+        picture: list[Status] = []
+        next_s = self.stage.clock()
+        try:
+            while True:
+                self.alive()
+                root.tick_once()
+                statuses = [node.status for node in root.iterate()]
+                if statuses != picture:
+                    picture = statuses
+                    self.stage.show_tree(ascii_tree(root, show_status=True))
+                if root.status is not Status.RUNNING:
+                    break
+                next_s = max(next_s + TICK_S, self.stage.clock())
+                self.sleep(next_s - self.stage.clock())
+        finally:
+            if root.status is Status.RUNNING:
+                root.stop(Status.INVALID)
+        leaf = root.tip()
+        if root.status is Status.SUCCESS or leaf is None or leaf.name == REACH:
+            return ""
+        return f"{root.name}: {leaf.feedback_message}"
+
+    def _episode(self, index: int, trial: Trial, way: Way) -> Outcome:
+        started_s = self.stage.clock()
+        name = f"seen-{index}-{way.name.lower()}"
+        root = self.builder.episode(trial, way, name)
+        fault = self.tick_through(root)
+        outcome = Outcome(
+            way.value,
+            index,
+            trial.target,
+            trial.false_target,
+            root.status is Status.SUCCESS,
+            fault,
+            self._nearest_m(trial) if not fault else float("nan"),
+            self.stage.clock() - started_s,
+        )
+        word = outcome.fault or ("reached" if outcome.reached else "not reached")
+        self.say(
+            f"episode {index + 1}, {way.value:8}: target {trial.target}, false cue "
+            f"{trial.false_target}: {word} (nearest {outcome.nearest_m * 1e3:.0f} mm)"
+        )
+        return outcome
+
+    def _fork(self, trial: Trial) -> None:
+        seeds = [trial.seed, trial.seed + 1]
+        names = ["branch-0", "branch-1"]
+        fault = self.tick_through(self.builder.fork(trial, names, seeds))
+        for name, seed in zip(names, seeds, strict=True):
+            root = self.builder.branch(trial, name)
+            problem = fault or self.tick_through(root)
+            path = [] if problem else self._tips_m().tolist()
+            commands = [] if problem else [list(row) for row in self.stage.commands]
+            reached = root.status is Status.SUCCESS
+            self.report.branches.append(Branch(name, seed, reached, problem, path, commands))
+            self.say(
+                f"{name}, seed {seed}: {problem or ('reached' if reached else 'not reached')}"
+            )
+
+    def _nearest_m(self, trial: Trial) -> float:
+        away = self._tips_m() - trial.target_m
+        return float(np.hypot(away[:, 0], away[:, 1]).min(initial=np.inf))
+
+    def _tips_m(self) -> Array:
+        return tip_of(np.asarray(self.stage.path, dtype=np.float64).reshape(-1, 2))
+
+    def _noticed(self, verb: str, response: Any) -> None:
+        if verb == "snapshot":
+            self.report.capsule_bytes = int(response.capsule.size_bytes)

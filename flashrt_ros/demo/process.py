@@ -1,0 +1,166 @@
+"""The demonstration's processes: started in a private ROS domain, and all ended again."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+
+import flashrt_ros
+from flashrt_ros.errors import InternalError, StorageError, UnsupportedError
+
+LAST_DOMAIN = 101
+"""Higher domains have ports that Linux gives away to others."""
+STOP_S = 5.0
+"""A node that has not ended so long after SIGINT is killed."""
+LOG_LINES = 12
+
+
+def free_domain() -> int:
+    """A ROS domain that nobody on this machine takes part in.
+
+    Raises:
+        UnsupportedError: None found.
+    """
+    domains = list(range(1, LAST_DOMAIN + 1))
+    # Not the lowest free one: two demonstrations that start together must not meet.
+    random.SystemRandom().shuffle(domains)
+    for domain in domains:
+        if _unused(domain):
+            return domain
+    raise UnsupportedError(
+        f"no free ROS domain from 1 to {LAST_DOMAIN}: end other ROS programs, or name a domain"
+    )
+
+
+def _unused(domain: int) -> bool:
+    # DDS-RTPS 9.6.2.3: unicast discovery of the first participants of a domain.
+    base = 7400 + 250 * domain
+    for participant in range(3):
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            try:
+                probe.bind(("127.0.0.1", base + 10 + 2 * participant))
+            except OSError:
+                return False
+    return True
+
+
+def set_environment(domain: int, log_directory: Path) -> None:
+    """Sets what this process and its children read when they join ROS.
+
+    Args:
+        domain: Number of the ROS domain.
+        log_directory: For the nodes' log files.
+    """
+    os.environ["ROS_DOMAIN_ID"] = str(domain)
+    os.environ["ROS_AUTOMATIC_DISCOVERY_RANGE"] = "LOCALHOST"
+    os.environ["ROS_LOG_DIR"] = str(log_directory)
+    # Set by an older set-up, it would overrule the range.
+    os.environ.pop("ROS_LOCALHOST_ONLY", None)
+
+
+def node_command(module: str, parameters: Mapping[str, object]) -> list[str]:
+    """Command line that runs the ``main`` of one of our node modules.
+
+    Args:
+        module: Such as ``flashrt_ros.demo.arm_node``.
+        parameters: ROS parameters by name.
+    """
+    words = [sys.executable, "-c", f"from {module} import main; raise SystemExit(main())"]
+    words.append("--ros-args")
+    for name, value in parameters.items():
+        text = str(value).lower() if isinstance(value, bool) else str(value)
+        words += ["-p", f"{name}:={text}"]
+    return words
+
+
+class Process:
+    """One node in a process of its own, while in a ``with`` block."""
+
+    def __init__(self, name: str, command: Sequence[str], log_directory: Path) -> None:
+        """Prepares it.
+
+        Args:
+            name: For messages and the log file.
+            command: Program and arguments.
+            log_directory: Where what it prints goes.
+        """
+        self.name, self.command = name, list(command)
+        self.log = log_directory / f"{name}.log"
+
+    def __enter__(self) -> Process:
+        """Starts it, out of reach of the terminal's Ctrl-C: this process ends it in order.
+
+        Raises:
+            StorageError: Its log file cannot be written.
+            InternalError: It cannot be started.
+        """
+        parent = str(Path(flashrt_ros.__file__).resolve().parents[1])
+        places = [parent, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(places)}
+        environment["PYTHONUNBUFFERED"] = "1"
+        try:
+            with self.log.open("wb") as log:
+                self._process = subprocess.Popen(
+                    self.command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    env=environment,
+                    start_new_session=True,
+                )
+        except FileNotFoundError as error:
+            raise InternalError(f"{self.name} cannot be started: {error}") from error
+        except OSError as error:
+            raise StorageError(f"{self.name}: {error}; is there room on the disk?") from error
+        return self
+
+    @property
+    def pid(self) -> int:
+        """Of the process."""
+        return self._process.pid
+
+    def check(self) -> None:
+        """Does nothing while it runs.
+
+        Raises:
+            InternalError: It has ended; with the end of its log.
+        """
+        status = self._process.poll()
+        if status is not None:
+            raise InternalError(
+                f"the process {self.name!r} ended with status {status}; its last words "
+                f"({self.log}):\n{self.last_words()}"
+            )
+
+    def last_words(self) -> str:
+        """The end of its log."""
+        with contextlib.suppress(OSError):
+            lines = self.log.read_text(encoding="utf-8", errors="replace").splitlines()
+            return "\n".join(f"  {line}" for line in lines[-LOG_LINES:]) or "  (none)"
+        return "  (none)"
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Ends it: SIGINT, and SIGKILL if that does not do."""
+        if self._process.poll() is not None:
+            return
+        self._process.send_signal(signal.SIGINT)
+        deadline_s = time.monotonic() + STOP_S
+        while self._process.poll() is None and time.monotonic() < deadline_s:
+            time.sleep(0.02)
+        if self._process.poll() is None:
+            self._process.kill()
+        self._process.wait()

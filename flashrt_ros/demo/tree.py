@@ -1,0 +1,206 @@
+"""The trees of the experiment: one episode for each way to go on after the disturbance.
+
+pause, home, reset_episode, resume        a fresh episode, the arm at home
+show the cue, wait, snapshot              the true target has been seen: that is the capsule
+bump, show the false cue, wait            the arm is off course, its memory spoilt
+pause, home                               the retreat
+restore | reset_episode | nothing         the three ways
+resume, reach                             only the restored policy should reach the true target
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+from py_trees.behaviour import Behaviour
+from py_trees.composites import Selector, Sequence
+
+from flashrt_ros.demo.behaviour import CallService, Do, Services, Until, Wait
+from flashrt_ros.demo.task import CUE_S, Array
+from flashrt_ros.demo.trial import BUMP_S, TIME_LIMIT_S, Judge, Trial
+
+SETTLE_S = 0.06
+"""After a cue: the contract calls one present until its last message is this old."""
+REACH = "reach"
+"""Name of the behaviour that fails if the target was not reached."""
+
+
+class Way(enum.Enum):
+    """How an episode goes on after the retreat; the value is the word in tables."""
+
+    RESTORE = "restore"
+    """The capsule taken when the true cue had been seen becomes the live state."""
+    RESET = "reset"
+    """A plain reset: the memory is lost."""
+    AS_IT_IS = "as it is"
+    """Nothing: the memory is spoilt by the false cue."""
+
+
+class Stage(Services, Protocol):
+    """What an episode plays on: services, and what the passer-by does."""
+
+    def clock(self) -> float:
+        """Seconds on a steady clock."""
+
+    def show_cue(self, point_m: Array, duration_s: float) -> None:
+        """Has a point ``(2,)`` shown."""
+
+    def bump(self, torque_nm: tuple[float, float], duration_s: float) -> None:
+        """Has the arm pushed."""
+
+    def watch(self, judge: Judge) -> None:
+        """Gives each measurement from now on to a judge."""
+
+    def content(self) -> bool:
+        """Whether that judge has seen the target reached."""
+
+
+class Builder:
+    """Makes the trees of one stage."""
+
+    def __init__(self, stage: Stage, noticed: Callable[[str, Any], None] | None = None) -> None:
+        """Prepares to build.
+
+        Args:
+            stage: Where the episodes play.
+            noticed: Given verb and answer of each successful call.
+        """
+        self.stage = stage
+        self.noticed = noticed or (lambda verb, response: None)
+
+    def call(
+        self,
+        verb: str,
+        fields: Mapping[str, object] | Callable[[], Mapping[str, object]] = {},  # noqa: B006
+        name: str = "",
+    ) -> CallService:
+        """A service call."""
+        return CallService(
+            verb,
+            self.stage,
+            fields,
+            clock=self.stage.clock,
+            then=lambda response: self.noticed(verb, response),
+            name=name,
+        )
+
+    def wait(self, name: str, duration_s: float) -> Wait:
+        """A wait."""
+        return Wait(name, duration_s, self.stage.clock)
+
+    def retreat(self) -> Behaviour:
+        """Policy on hold, arm home."""
+        return _sequence("retreat", [self.call("pause"), self.call("home")])
+
+    def resume(self) -> Behaviour:
+        """Goes on; where the start is refused as unsafe, retreats nearer and asks once more."""
+        again = _sequence("nearer", [self.call("home"), self.call("resume", name="resume again")])
+        selector = Selector("go on", memory=True)
+        selector.add_children([self.call("resume"), again])
+        return selector
+
+    def fresh(self, seed: int) -> Behaviour:
+        """A new episode with the arm at home."""
+        reset = {"set_seed": True, "seed": seed, "hold": True}
+        return _sequence(
+            "begin", [self.retreat(), self.call("reset_episode", reset), self.resume()]
+        )
+
+    def see_cue(self, trial: Trial) -> Behaviour:
+        """The true target is shown, and seen."""
+        return _sequence(
+            "see the cue",
+            [
+                Do("show the cue", lambda: self.stage.show_cue(trial.target_m, CUE_S)),
+                self.wait("while it is shown", CUE_S + SETTLE_S),
+            ],
+        )
+
+    def disturb(self, trial: Trial) -> Behaviour:
+        """The clumsy passer-by."""
+        false_m = trial.false_target_m
+        return _sequence(
+            "disturbance",
+            [
+                self.wait("on the way", trial.bump_after_s),
+                Do("bump", lambda: self.stage.bump(trial.bump_nm, BUMP_S)),
+                self.wait("thrown off course", BUMP_S),
+                Do("show a false cue", lambda: self.stage.show_cue(false_m, CUE_S)),
+                self.wait("while that is shown", CUE_S + SETTLE_S),
+            ],
+        )
+
+    def reach(self, trial: Trial, judge: Judge) -> Behaviour:
+        """Waits for the true target to be reached."""
+        return Until(
+            REACH,
+            self.stage.content,
+            TIME_LIMIT_S,
+            self.stage.clock,
+            begin=lambda: self.stage.watch(judge),
+        )
+
+    def episode(self, trial: Trial, way: Way, capsule: str) -> Behaviour:
+        """One episode of the experiment.
+
+        Args:
+            trial: What chance decides.
+            way: How to go on after the retreat.
+            capsule: Name for the capsule.
+        """
+        ways: dict[Way, list[Behaviour]] = {
+            Way.RESTORE: [self.call("restore", {"name": capsule})],
+            Way.RESET: [self.call("reset_episode", {"hold": True}, name="reset plainly")],
+            Way.AS_IT_IS: [],
+        }
+        return _sequence(
+            f"episode, {way.value}",
+            [
+                self.fresh(trial.seed),
+                self.see_cue(trial),
+                self.call("snapshot", {"name": capsule, "replace": True}),
+                self.disturb(trial),
+                self.retreat(),
+                *ways[way],
+                self.resume(),
+                self.reach(trial, Judge(trial.target_m)),
+            ],
+        )
+
+    def fork(self, trial: Trial, names: list[str], seeds: list[int]) -> Behaviour:
+        """Sees the cue and makes branches of the live state.
+
+        Args:
+            trial: What chance decides.
+            names: Of the branches.
+            seeds: Their noise keys.
+        """
+        return _sequence(
+            "fork",
+            [
+                self.fresh(trial.seed),
+                self.see_cue(trial),
+                self.call("pause"),
+                self.call("fork", {"names": names, "seeds": seeds}),
+            ],
+        )
+
+    def branch(self, trial: Trial, name: str) -> Behaviour:
+        """Runs one branch from home."""
+        return _sequence(
+            f"branch {name}",
+            [
+                self.retreat(),
+                self.call("restore", {"name": name}),
+                self.resume(),
+                self.reach(trial, Judge(trial.target_m)),
+            ],
+        )
+
+
+def _sequence(name: str, children: list[Behaviour]) -> Sequence:
+    sequence = Sequence(name, memory=True)
+    sequence.add_children(children)
+    return sequence

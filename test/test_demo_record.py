@@ -1,0 +1,85 @@
+"""The bag of a run: an MCAP that rosbags opens again with nothing but what is in it.
+
+The messages of this package are in no standard set of types, so their definitions must be in the
+bag; and the bytes must be those that were received, or the digests in `policy_step` would not fit.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flashrt_ros.demo.process import free_domain, set_environment
+from flashrt_ros.errors import StorageError
+
+rclpy = pytest.importorskip("rclpy")
+pytestmark = pytest.mark.ros
+
+
+@pytest.fixture
+def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    for name in ("ROS_DOMAIN_ID", "ROS_AUTOMATIC_DISCOVERY_RANGE", "ROS_LOG_DIR"):
+        monkeypatch.setenv(name, "0")
+    set_environment(free_domain(), tmp_path)
+    rclpy.init()
+    node = rclpy.create_node("recorder")
+    yield node
+    node.destroy_node()
+    rclpy.shutdown()
+
+
+def test_a_bag_is_read_again_with_its_own_definitions(node: Any, tmp_path: Path) -> None:
+    from flashrt_ros.msg import ObservationStamp, PolicyStatus, PolicyStep
+    from rclpy.qos import DurabilityPolicy, QoSProfile
+    from rosbags.highlevel import AnyReader
+    from sensor_msgs.msg import JointState
+
+    from flashrt_ros.demo.client import Spinner
+    from flashrt_ros.demo.record import TOPICS, Recorder
+
+    latched = QoSProfile(depth=1, durability=DurabilityPolicy.TRANSIENT_LOCAL)
+    status = node.create_publisher(PolicyStatus, "policy/status", latched)
+    status.publish(PolicyStatus(mode=PolicyStatus.RUNNING, policy="recurrent"))
+    steps = node.create_publisher(PolicyStep, "policy/policy_step", 10)
+    states = node.create_publisher(JointState, "joint_states", 10)
+    recorder = Recorder(node, tmp_path / "run")
+    with recorder, Spinner(node):
+        deadline_s = time.monotonic() + 20.0
+        while not (steps.get_subscription_count() and states.get_subscription_count()):
+            assert time.monotonic() < deadline_s
+            time.sleep(0.01)
+        step = PolicyStep(tick=7, step=3, action=[0.25, -0.5], names=["joint1", "joint2"])
+        step.observations = [ObservationStamp(observation="observation.state", age_ms=4.0)]
+        steps.publish(step)
+        states.publish(JointState(name=["joint1"], position=[1.5]))
+        wanted = ("policy/status", "policy/policy_step", "joint_states")
+        while not all(recorder.counts[name] for name in wanted):
+            assert time.monotonic() < deadline_s
+            time.sleep(0.01)
+
+    assert (tmp_path / "run" / "metadata.yaml").is_file()
+    # No typestore is handed in: everything must come from the bag.
+    with AnyReader([tmp_path / "run"]) as reader:
+        types = {connection.topic: connection.msgtype for connection in reader.connections}
+        assert types["/policy/policy_step"] == "flashrt_ros/msg/PolicyStep"
+        assert len(types) == len(TOPICS)
+        found = {
+            connection.topic: reader.deserialize(data, connection.msgtype)
+            for connection, _, data in reader.messages()
+        }
+    assert found["/policy/policy_step"].tick == 7
+    assert found["/policy/policy_step"].action.tolist() == [0.25, -0.5]
+    assert found["/policy/policy_step"].observations[0].age_ms == 4.0
+    assert found["/joint_states"].position.tolist() == [1.5]
+    assert found["/policy/status"].policy == "recurrent"
+
+
+def test_an_existing_directory_is_refused(node: Any, tmp_path: Path) -> None:
+    from flashrt_ros.demo.record import Recorder
+
+    (tmp_path / "run").mkdir()
+    with pytest.raises(StorageError, match="run: exists; name a directory that does not"):
+        Recorder(node, tmp_path / "run").__enter__()
