@@ -81,6 +81,7 @@ def test_defaults_are_for_sensors_and_for_safety() -> None:
     [
         ("control_rate", 1, "arm.yaml: control_rate: unknown key.*mean 'control_rate_hz'"),
         ("version", 2, "arm.yaml: version: expected 1, the only one.*found int 2"),
+        ("version", True, "version: expected a whole number.*found bool True"),
         ("version", None, "version: expected a whole number.*found no such key"),
         ("control_rate_hz", True, "control_rate_hz: expected a finite number.*found bool True"),
         ("control_rate_hz", "5e1", r"found text '5e1'; a number .* point before an exponent"),

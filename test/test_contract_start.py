@@ -70,6 +70,11 @@ def test_a_ramp_leads_from_measured_to_wanted() -> None:
     admitted = gate.admit([1.0, 0.0], [0.5, 0.0], PERIOD_NS)
     assert admitted.action is not None
     assert admitted.action[0] == pytest.approx(0.6)
+    # And one that begins near needs no ramp, whatever was under way.
+    gate.arm_()
+    admitted = gate.admit([1.0, 0.0], [0.9, 0.0], 2 * PERIOD_NS)
+    assert admitted.action is not None
+    assert (admitted.action[0], admitted.blending) == (1.0, False)
 
 
 def test_only_the_checked_elements_are_checked_and_blended() -> None:

@@ -121,6 +121,19 @@ def test_a_moment_in_the_past_sees_what_was_known_then(sampler: Sampler) -> None
     assert "no message" in sampler.sample(20 * MS * 10).faults[0]  # beyond the history of 64
 
 
+def test_the_start_measurement_has_an_age_limit_of_its_own() -> None:
+    value = contract_dict()
+    value["start"]["max_age_ms"] = 30
+    sampler = Sampler(Contract.from_dict(value))
+    assert sampler.sample(0).measured_fault == "no message"
+    sampler.put("joint_states", joint_state(["a", "b"], [1, 2], [3, 4]), 0)
+    assert sampler.sample(30 * MS).measured is not None
+    late = sampler.sample(31 * MS)
+    assert late.measured is None
+    assert late.measured_fault == "stale 31 ms > 30 ms"
+    assert late.faults == (), "only a first command needs it"
+
+
 def test_provenance_passes_through(sampler: Sampler) -> None:
     raw = cdr(joint_state(["a", "b"], [1, 2], [3, 4], stamp_ns=7))
     sampler.put("joint_states", raw, 1 * MS, digest=11)
