@@ -106,3 +106,26 @@ def test_all_faults_come_in_one_message() -> None:
     words = refusal(Ports((Port("observation.state", "s", (7,)),), Port("action", "a", (3,))))
     assert words.startswith("arm.yaml does not fit the policy:")
     assert len(words.splitlines()) == 4
+
+
+def test_what_is_allowed_but_careless_is_said() -> None:
+    assert Contract.from_dict(contract_dict()).cautions() == ()
+    actions = contract_dict()["actions"]
+    del actions[0]["max_step"], actions[0]["limits"]["b"]
+    twist = {
+        "topic": "cmd_vel",
+        "type": "geometry_msgs/msg/TwistStamped",
+        "field": "twist",
+        "names": ["linear.x"],
+        "index": [2],
+        "limits": {"linear.x": [-1, 1]},
+        "max_step": 0.1,
+        "on_miss": "hold",
+    }
+    contract = Contract.from_dict(contract_dict(actions=[*actions, twist], start="unchecked"))
+    assert contract.cautions() == (
+        "actions[0].limits: none for b",
+        "actions[0].max_step: none for a, b",
+        "actions[1].on_miss: hold repeats a twist while no action is there",
+        "start: the first command is not checked for action elements [0, 1]",
+    )

@@ -172,6 +172,15 @@ def test_a_jump_back_in_time_is_said_once_and_drops_everything(sampler: Sampler)
     assert state(4 * second, 7) != ""
 
 
+def test_small_steps_back_are_jitter_until_they_add_up(sampler: Sampler) -> None:
+    jumps = []
+    for number in range(12):
+        message = joint_state(["a", "b"], [number, 2], [3, 4], stamp_ns=10**9 - number * MS)
+        jumps.append(sampler.put("joint_states", message, number).time_jump)
+        assert sampler.sample(number).observations["observation.state"][0] == number
+    assert [bool(words) for words in jumps] == [False] * 10 + [True, False]
+
+
 def test_peculiarities_are_said_once_and_do_not_hinder() -> None:
     value = contract_dict()
     for part in (*value["observations"][0]["parts"], value["start"]["measured"]):

@@ -48,6 +48,24 @@ def check_ports(contract: Contract, ports: Ports) -> None:
         raise ContractError(f"{contract.source} does not fit the policy:{lines}")
 
 
+def cautions(contract: Contract) -> tuple[str, ...]:
+    """What the contract allows and a careful reader would ask about; for logs and ``doctor``."""
+    found: list[str] = []
+    for output in contract.actions:
+        for key, given in (("limits", output.limits), ("max_step", output.max_step)):
+            if missing := [name for name in output.names if name not in given]:
+                found.append(f"{output.path}.{key}: none for {', '.join(missing)}")
+        if output.field != "position" and output.on_miss == "hold":
+            found.append(
+                f"{output.path}.on_miss: hold repeats a {output.field} while no action is there"
+            )
+    positions = {i for o in contract.actions if o.field == "position" for i in o.index}
+    checked = set(contract.start.index) if contract.start else set()
+    if unchecked := sorted(positions - checked):
+        found.append(f"start: the first command is not checked for action elements {unchecked}")
+    return tuple(found)
+
+
 def _observation_faults(observation: Observation, port: Port) -> list[str]:
     where = f"{observation.path} ({observation.key})"
     size = math.prod(port.shape)

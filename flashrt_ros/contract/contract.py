@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from flashrt_ros.contract.check import check_ports
+from flashrt_ros.contract.check import cautions, check_ports
 from flashrt_ros.contract.entries import read_observation, read_output, read_start
 from flashrt_ros.contract.schema import KEYS, Observation, Output, Part, Qos, Start
 from flashrt_ros.contract.section import Section, parse
@@ -98,6 +98,10 @@ class Contract:
             ContractError: Lists everything that does not fit.
         """
         check_ports(self, ports)
+
+    def cautions(self) -> tuple[str, ...]:
+        """Things that are allowed but worth a word: no limits, no step limit, no start check."""
+        return cautions(self)
 
     def parts(self) -> tuple[Part, ...]:
         """Every part read, the measured one of ``start`` last."""

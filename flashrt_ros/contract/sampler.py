@@ -18,6 +18,9 @@ from flashrt_ros.contract.sample import InputStamp, Received, Sample
 from flashrt_ros.contract.schema import Observation, Part
 from flashrt_ros.errors import ContractError
 
+JUMP_NS = 10_000_000
+"""How far a header stamp must go back to count as a jump in time. Less is the jitter of drivers
+that estimate their stamps, or a clock being set right; it does not make a message unusable."""
 MAX_PADDING = 3
 """Trailing bytes that every middleware adds to reach a multiple of four; not worth a word."""
 
@@ -120,7 +123,7 @@ class Sampler:
 
     def _enter(self, topic: str, state: _Topic, entry: _Message, decoded: Decoded | None) -> str:
         jump = ""
-        if entry.stamp_ns and state.stamp_ns and entry.stamp_ns < state.stamp_ns:
+        if entry.stamp_ns and state.stamp_ns - entry.stamp_ns >= JUMP_NS:
             back_s = (state.stamp_ns - entry.stamp_ns) * 1e-9
             jump = f"topic {topic!r}: header stamps went back by {back_s:.3f} s"
             # All topics: what came before the jump belongs to another time. Their stamps are
@@ -128,7 +131,8 @@ class Sampler:
             for other in self._topics.values():
                 other.messages.clear()
                 other.stamp_ns = 0
-        state.stamp_ns = entry.stamp_ns or state.stamp_ns
+        # The highest so far: many small steps back add up to a jump.
+        state.stamp_ns = max(entry.stamp_ns, state.stamp_ns)
         state.sequence += 1
         entry.sequence = state.sequence
         state.trailing_bytes += decoded.trailing_bytes if decoded else 0
