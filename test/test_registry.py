@@ -29,6 +29,9 @@ def make(directory):
 class Nested:
     make = staticmethod(make)
 
+def bare():
+    return Given()
+
 number = 3
 def other(directory):
     return "no policy"
@@ -43,7 +46,7 @@ def other_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     info.mkdir(parents=True)
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: other-robot\nVersion: 1.0\n")
     (info / "entry_points.txt").write_text(
-        "[flashrt_ros.policies]\nother = other_robot:make\nrecurrent = other_robot:make\n"
+        "[flashrt_ros.policies]\nother = other_robot:make\nrecurrent = other_robot:make\nbare = other_robot:bare\n"
     )
     (site / "other_robot.py").write_text(MODULE)
     (site / "half_installed.py").write_text("import surely_not_there\n")
@@ -73,6 +76,9 @@ def test_a_directory_goes_to_the_factory_of_its_type(tmp_path: Path) -> None:
 def test_a_factory_is_named_directly() -> None:
     assert load_policy("other_robot:make").family == "toy_recurrent"
     assert load_policy("other_robot:Nested.make").family == "toy_recurrent"
+    # A class whose arguments all have defaults, and a function without any.
+    assert load_policy("other_robot:Given").directory is None
+    assert load_policy("other_robot:bare").directory is None
 
 
 @pytest.mark.parametrize(
@@ -99,6 +105,7 @@ def test_what_cannot_be_loaded_says_why(name: str, error: type[Exception], words
     [
         ('{"type": "no_such"}', "type: found 'no_such', expected one of .*'recurrent'"),
         ("{", "expected JSON"),
+        ('{"type": "bare"}', "takes no argument, so it cannot read"),
         ("[]", "expected an object with the policy family"),
         ('{"type": 3}', "expected an object with the policy family"),
         (None, r"config.json: cannot be read \(No such file"),
@@ -107,5 +114,5 @@ def test_what_cannot_be_loaded_says_why(name: str, error: type[Exception], words
 def test_a_wrong_directory_says_why(tmp_path: Path, text: str | None, words: str) -> None:
     if text is not None:
         (tmp_path / "config.json").write_text(text)
-    with pytest.raises(CheckpointError, match=words):
+    with pytest.raises(InvalidArgumentError, match=words):
         load_policy(tmp_path)

@@ -7,6 +7,7 @@ object is a ``Factory``. Nothing of this package needs to change for that.
 from __future__ import annotations
 
 import importlib
+import inspect
 import re
 from collections.abc import Callable
 from importlib import metadata
@@ -19,7 +20,11 @@ from flashrt_ros.runtime.policy import Policy
 GROUP = "flashrt_ros.policies"
 
 Factory = Callable[[Path | None], Policy]
-"""Makes a policy from the directory of its checkpoint, None where only the name was given."""
+"""Makes a policy from the directory of its checkpoint, None where only the name was given.
+
+A factory without parameters, or whose parameter has a default, is called with nothing instead of
+None.
+"""
 
 BUILT_IN: dict[str, str] = {
     "recurrent": "flashrt_ros.policies.recurrent:make",
@@ -94,13 +99,28 @@ def _make(target: str, directory: Path | None) -> Policy:
         raise InvalidArgumentError(
             f"policy factory {target!r}: expected a callable, found {type(factory).__name__}"
         )
-    policy = factory(directory)
+    policy = _call(factory, target, directory)
     if not isinstance(policy, Policy):
         raise InvalidArgumentError(
             f"policy factory {target!r}: expected a flashrt_ros Policy, "
             f"found {type(policy).__name__}"
         )
     return policy
+
+
+def _call(factory: Callable[..., object], target: str, directory: Path | None) -> object:
+    try:
+        first = next(iter(inspect.signature(factory).parameters.values()), None)
+    except ValueError:
+        return factory(directory)
+    if directory is None and (first is None or first.default is not first.empty):
+        return factory()
+    if first is None:
+        raise InvalidArgumentError(
+            f"policy factory {target!r}: takes no argument, so it cannot read {directory}; let it "
+            "take the directory of its checkpoint"
+        )
+    return factory(directory)
 
 
 def cue_reach(directory: Path | None) -> Policy:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 import torch
 
-from flashrt_ros.errors import SpecError
+from flashrt_ros.errors import NotConfiguredError, SpecError
 from flashrt_ros.runtime.buffers import Arena, Role, Slot, StateLayout
 from flashrt_ros.runtime.device import Device, Lane
 from flashrt_ros.runtime.graph import GraphPlan
@@ -99,6 +99,7 @@ class Engine:
         self._action_host = action_slot.view(device.allocate_host(action_slot.size_bytes))
         # One plan at a time: a stale one may still run when the next begins.
         self._planning = threading.Lock()
+        self._closed = False
         lane = Lane.PLANNER if self.beside else Lane.CONTROL
         self._plan = GraphPlan("plan", self._call_plan, device, lane)
         self._adopt = GraphPlan("adopt", self._call_adopt, device)
@@ -166,6 +167,8 @@ class Engine:
     def run_plan_beside(self) -> None:
         """Replays the plan on the planner lane and waits for it; from any one thread at a time."""
         with self._planning, self._device.bind(Lane.PLANNER):
+            if self._closed:
+                raise NotConfiguredError("the session was closed before the plan ran")
             self._device.follow(Lane.CONTROL)
             self._plan.replay()
             self._device.synchronize()
@@ -203,3 +206,14 @@ class Engine:
         self._device.copy_(self._action_host, self._action)
         self._device.synchronize()
         return self._action_host.to(torch.float32, copy=True)
+
+    def close(self) -> None:
+        """Waits for what runs and lets go of all memory."""
+        with self._planning:
+            self._closed = True
+            for lane in Lane:
+                with self._device.bind(lane):
+                    self._device.synchronize()
+            # The plans hold the engine and the engine the plans: only this frees them at once.
+            del self._plan, self._adopt, self._act, self.arena, self.initial
+            del self._plan_state, self._plan_section, self._action, self._action_host, self._writer

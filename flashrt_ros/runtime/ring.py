@@ -26,6 +26,7 @@ class RollbackRing:
         self.period_steps = period_steps
         self._store = store
         self._ids: list[str] = []
+        self._seen_removals = store.removals
 
     def boundaries(self) -> list[Capsule]:
         """Returns the boundaries that are still there, oldest first."""
@@ -33,32 +34,26 @@ class RollbackRing:
 
     def ids(self) -> tuple[str, ...]:
         """Returns the ids of ``boundaries()``."""
-        self._ids = [id_ for id_ in self._ids if id_ in self._store]
+        self._refresh()
         return tuple(self._ids)
-
-    def newest(self) -> Capsule | None:
-        """Returns the newest boundary, if there is one."""
-        ids = self.ids()
-        return self._store.get(ids[-1]) if ids else None
 
     def due(self, step: int) -> bool:
         """True if the boundary after ``step`` control steps belongs into the ring."""
         return self.depth > 0 and step % self.period_steps == 0
 
     def take(self) -> Segment | None:
-        """Frees what the ring has too much and returns a slot for its next boundary.
+        """Drops what is too old and returns a slot for the next boundary.
 
         Returns:
             None if all storage is held by capsules that are not the ring's.
         """
-        self._trim(self.depth - 1)
-        while not self._store.pool.free and self._ids:
-            self._store.drop(self._ids.pop(0))
+        self._refresh()
+        while len(self._ids) >= self.depth or (self._ids and not self._store.pool.free):
+            self._drop_oldest()
         return self._store.pool.take() if self._store.pool.free else None
 
     def push(self, capsule: Capsule) -> None:
-        """Makes ``capsule`` the newest boundary."""
-        self._trim(self.depth - 1)
+        """Makes ``capsule``, whose slot came from ``take``, the newest boundary."""
         self._store.put(capsule)
         self._ids.append(capsule.id)
 
@@ -67,7 +62,7 @@ class RollbackRing:
         for id_ in self.ids():
             if id_ not in ids:
                 self._store.drop(id_)
-        self.ids()
+        self._refresh()
 
     def back(self, step: int, steps: int) -> Capsule:
         """Returns the newest boundary at least ``steps`` back.
@@ -92,7 +87,12 @@ class RollbackRing:
             f" rollback_period_steps {self.period_steps})"
         )
 
-    def _trim(self, length: int) -> None:
-        excess = len(self.ids()) - max(length, 0)
-        for _ in range(excess):
-            self._store.drop(self._ids.pop(0))
+    def _drop_oldest(self) -> None:
+        self._store.drop(self._ids.pop(0))
+        self._seen_removals = self._store.removals
+
+    def _refresh(self) -> None:
+        # Looked up only if something was removed: this runs at every control step.
+        if self._seen_removals != self._store.removals:
+            self._ids = [id_ for id_ in self._ids if id_ in self._store]
+            self._seen_removals = self._store.removals

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from flashrt_ros.errors import (
     BusyError,
@@ -17,31 +16,16 @@ from flashrt_ros.runtime.buffers import StateLayout
 from flashrt_ros.runtime.device import Device, Lane, open_device
 from flashrt_ros.runtime.engine import CONSUMED, Engine, complete_layout
 from flashrt_ros.runtime.fingerprint import exec_fingerprint, state_fingerprint
-from flashrt_ros.runtime.live import LiveState
+from flashrt_ros.runtime.number import check_int
 from flashrt_ros.runtime.policy import Action, PlanKind, Policy
 from flashrt_ros.runtime.pool import SlotPool
 from flashrt_ros.runtime.ring import RollbackRing
 from flashrt_ros.runtime.store import CapsuleStore
+from flashrt_ros.runtime.ticket import PlanTicket
+from flashrt_ros.runtime.verbs import Verbs
 
 
-@dataclass
-class PlanTicket:
-    """A plan that was begun; adopted only while nothing has overtaken it.
-
-    Attributes:
-        generation: Generation under which it began.
-        step: Control step of the observation that it sees.
-        number: Counts the session's tickets; only the newest may be adopted.
-        done: True once ``run_plan`` has run it.
-    """
-
-    generation: int
-    step: int
-    number: int
-    done: bool = False
-
-
-class PolicySession(LiveState):
+class PolicySession(Verbs):
     """Runs a policy and makes its execution state a thing that has a name.
 
     Construction allocates everything, captures every plan and resets into episode 0; no verb and
@@ -80,11 +64,11 @@ class PolicySession(LiveState):
             NoMemoryError: ``store_bytes`` does not hold the ring and one capsule more, or the
                 device has not got the memory.
         """
-        noise.check_seed(seed)
-        _check_least("store_bytes", store_bytes, 1)
-        _check_least("rollback_depth", rollback_depth, 0)
-        _check_least("rollback_period_steps", rollback_period_steps, 1)
-        _check_least("warm_up", warm_up, 0)
+        seed = noise.check_seed(seed)
+        store_bytes = check_int("store_bytes", store_bytes, 1)
+        rollback_depth = check_int("rollback_depth", rollback_depth, 0)
+        rollback_period_steps = check_int("rollback_period_steps", rollback_period_steps, 1)
+        warm_up = check_int("warm_up", warm_up, 0)
         self.policy = policy
         self.layout: StateLayout = complete_layout(policy)
         weight = self.layout.fixed_bytes
@@ -118,7 +102,12 @@ class PolicySession(LiveState):
 
     @property
     def plan_due(self) -> bool:
-        """True if ``act`` has no rows left to take, so that a plan must be adopted first."""
+        """True if ``act`` has no rows left to take, so that a plan must be adopted first.
+
+        Raises:
+            NotConfiguredError: The session is closed.
+        """
+        self._check_open()
         return self.policy.plan_kind is not PlanKind.NONE and self.host.cursor >= self.host.length
 
     def step(self, observations: Mapping[str, object]) -> Action:
@@ -135,17 +124,19 @@ class PolicySession(LiveState):
         """
         self._check_whole("step")
         checked = self._engine.check(observations)
-        with self.device.bind(Lane.CONTROL), self._tearing("a plan failed"):
-            if not self._engine.beside or self.plan_due:
+        with self.device.bind(Lane.CONTROL), self._tearing("a step failed"):
+            self._offer_boundary()
+            due = self.plan_due
+            if due or not self._engine.beside:
                 self._engine.write_inputs(checked)
-            if self.plan_due:
+            if due:
                 if self._engine.beside:
                     self._engine.begin_plan()
                     self._tickets += 1
                 self._engine.run_plan()
                 self._engine.adopt(0)
                 self._count_chunk(0)
-        return self._take()
+            return self._take()
 
     def begin_plan(self, observations: Mapping[str, object]) -> PlanTicket:
         """Begins a plan that runs beside the control thread; it overtakes an unfinished one.
@@ -176,10 +167,9 @@ class PolicySession(LiveState):
         Raises:
             NotConfiguredError: The session is closed.
         """
-        engine = self._engine
         self._check_open()
         if self._stands(ticket):
-            engine.run_plan_beside()
+            self._engine.run_plan_beside()
             ticket.done = True
 
     def adopt(self, ticket: PlanTicket) -> bool:
@@ -202,6 +192,7 @@ class PolicySession(LiveState):
         if not (self._stands(ticket) and ticket.done) or consumed >= reach:
             return False
         with self.device.bind(Lane.CONTROL), self._tearing("the adoption of a plan failed"):
+            self._offer_boundary()
             self._engine.adopt(consumed)
             self._count_chunk(consumed)
         self._tickets += 1
@@ -226,13 +217,16 @@ class PolicySession(LiveState):
                 f"act: all {self.host.length} rows of chunk {self.host.chunk} are taken; adopt a"
                 " plan first"
             )
+        checked = None
         if not self._engine.beside:
             if observations is None:
                 raise SpecError("act: this policy acts on observations, and none were given")
             checked = self._engine.check(observations)
-            with self.device.bind(Lane.CONTROL):
+        with self.device.bind(Lane.CONTROL), self._tearing("a step failed"):
+            self._offer_boundary()
+            if checked is not None:
                 self._engine.write_inputs(checked)
-        return self._take()
+            return self._take()
 
     def state_bytes(self) -> bytes:
         """Returns all bytes of the state section, padding (zeros) included; for tests.
@@ -259,33 +253,33 @@ class PolicySession(LiveState):
         return digest.hexdigest()
 
     def close(self) -> None:
-        """Frees all memory; every further use raises ``NotConfiguredError``. May be repeated."""
+        """Waits for a plan that runs, then frees all memory. May be repeated.
+
+        Every further use raises ``NotConfiguredError``.
+        """
         if self._arena is None:
             return
-        with self.device.bind(Lane.CONTROL):
-            self.device.synchronize()
+        self._engine.close()
         self.store.close()
         self._arena = None
-        del self._engine, self._initial
+        self._initial = self._initial.new_empty(0)
 
     def _take(self) -> Action:
+        """Acts and commits; the control lane is bound."""
         host = self.host
-        with self.device.bind(Lane.CONTROL):
-            with self._tearing("a step failed"):
-                values_A = self._engine.act()
-            action = Action(
-                values=values_A,
-                step=host.step,
-                chunk=host.chunk,
-                index=host.cursor,
-                generation=self.generation,
-                task=host.task,
-            )
-            host.step += 1
-            if self.policy.plan_kind is not PlanKind.NONE:
-                host.cursor += 1
-            self.tick += 1
-            self._keep_boundary()
+        action = Action(
+            values=self._engine.act(),
+            step=host.step,
+            chunk=host.chunk,
+            index=host.cursor,
+            generation=self.generation,
+            task=host.task,
+        )
+        host.step += 1
+        if self.policy.plan_kind is not PlanKind.NONE:
+            host.cursor += 1
+        self.tick += 1
+        self._offered = False
         return action
 
     def _count_chunk(self, consumed: int) -> None:
@@ -302,10 +296,3 @@ class PolicySession(LiveState):
                 f"policy {self.policy.family!r}: expected plans that run beside, found plan kind"
                 f" {self.policy.plan_kind.value!r}; use step"
             )
-
-
-def _check_least(label: str, value: int, least: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise InvalidArgumentError(
-            f"{label}: expected an integer of at least {least}, found {value!r}"
-        )

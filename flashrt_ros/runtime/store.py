@@ -31,11 +31,13 @@ class CapsuleStore:
     Attributes:
         pool: Where the bytes lie.
         bytes_budget: Bytes that the pool may hold.
+        removals: Capsules dropped or evicted so far.
     """
 
     def __init__(self, pool: SlotPool, budget_bytes: int) -> None:
         self.pool = pool
         self.bytes_budget = budget_bytes
+        self.removals = 0
         self._capsules: dict[str, Capsule] = {}
         self._id_of_name: dict[str, str] = {}
         self._used: dict[str, int] = {}
@@ -130,11 +132,8 @@ class CapsuleStore:
                 f"capsule {capsule.name!r} belongs to the rollback ring, which reuses its storage;"
                 " restore it and take a snapshot to keep it"
             )
-        return self.amend(dataclasses.replace(capsule, pinned=pinned))
-
-    def amend(self, capsule: Capsule) -> Capsule:
-        """Puts ``capsule`` in the place of its former self, of the same id, name and segment."""
-        self._capsules[self.get(capsule.id).id] = capsule
+        capsule = dataclasses.replace(capsule, pinned=pinned)
+        self._capsules[capsule.id] = capsule
         return capsule
 
     def unique_bytes(self, capsule: Capsule) -> int:
@@ -175,11 +174,8 @@ class CapsuleStore:
         ring = [c for c in others if c.automatic][:-1]
         named = [c for c in others if not (c.automatic or c.pinned)]
         for capsule in (*ring, *sorted(named, key=lambda c: self._used[c.id])):
-            # A boundary that only says that a capsule was restored gives way with it.
-            going = [b for b in ring if b.segment is capsule.segment and b is not capsule]
-            going.append(capsule)
-            if capsule.segment.holders == len(going):
-                return going
+            if capsule.segment.holders == 1:
+                return [capsule]
         raise NoMemoryError(self._full())
 
     def _full(self) -> str:
@@ -195,4 +191,5 @@ class CapsuleStore:
         del self._capsules[capsule.id]
         del self._id_of_name[capsule.name]
         del self._used[capsule.id]
+        self.removals += 1
         return capsule.segment.release()

@@ -43,7 +43,7 @@ def plain(subject: Subject) -> list[str]:
     rig = Rig(subject.policy, subject.device, captured=False)
     rig.reset()
     differs = difference(expected, rig.run(subject.episode()))
-    kind = "captured" if subject.device.torch_device.type == "cuda" else "first"
+    kind = "captured" if subject.captures else "first"
     return [f"plain calls over fresh buffers differ from the {kind} run, {differs}"] * bool(
         differs
     )

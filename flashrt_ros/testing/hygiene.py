@@ -216,6 +216,6 @@ def _generators(subject: Subject) -> dict[str, str]:
         "python": str(hash(random.getstate())),
         "numpy": f"{kind} {np.asarray(words).tobytes().hex()} {rest}",
     }
-    if subject.device.torch_device.type == "cuda":
+    if subject.captures:
         states["cuda"] = tensor_digest(torch.cuda.get_rng_state(subject.device.torch_device))
     return states

@@ -122,8 +122,9 @@ def forks(subject: Subject) -> list[str]:
     observations, cut = subject.episode(), subject.cuts(3)[1]
     rest = observations[cut:]
     session.reset_(seed=1)
-    key = int(session.arena.state[KEY].item())
     _drive(session, observations[:cut])
+    # Read after a step, which has waited for the device.
+    key = int(session.arena.state[KEY].item())
     trunk = session.snapshot("trunk", replace=True)
     branches = session.fork(trunk, seeds=(11, 12))
     problems, runs = [], []

@@ -76,6 +76,7 @@ class Rig:
             plans = {name: GraphPlan(name, call, device) for name, call in calls.items()}
             self.reset()
             initial = self.fixed.clone()
+            device.synchronize()
             for plan in plans.values():
                 plan.prepare(before=lambda: device.copy_(self.fixed, initial))
             self._calls = {name: plan.replay for name, plan in plans.items()}
@@ -144,6 +145,8 @@ class Rig:
     def _call(self, name: str, call: Callable[[], None]) -> None:
         if self.watch:
             self.watch(name, False)
+        # What was written outside a call went to another stream than the call's.
+        self._device.synchronize()
         with self._device.bind(Lane.CONTROL), torch.no_grad():
             call()
             self._device.synchronize()

@@ -79,6 +79,11 @@ class Subject:
         return self._session
 
     @property
+    def captures(self) -> bool:
+        """Whether plans are captured, rather than called."""
+        return self.device.torch_device.type == "cuda"
+
+    @property
     def declares_noise(self) -> bool:
         """Whether the policy's own layout names the noise, which says that it draws."""
         return any(spec.name.startswith("noise.") for spec in self.policy.layout())

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from flashrt_ros.errors import NoMemoryError
@@ -78,8 +79,8 @@ class CpuDevice(Device):
             "cpu.capability": torch.backends.cpu.get_cpu_capability(),
             "cpu.flags": _instruction_set(),
             "cpu.threads": str(torch.get_num_threads()),
-            "noise": "philox4x32-10 eager",
-            **numeric_switches(),
+            "noise": f"philox4x32-10 numpy {np.__version__}",
+            **numeric_switches("cpu"),
         }
 
 

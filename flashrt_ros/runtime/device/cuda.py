@@ -12,6 +12,7 @@ import torch
 from flashrt_ros.errors import NoMemoryError
 from flashrt_ros.runtime.device.base import Device, Lane, Replay
 from flashrt_ros.runtime.device.switches import numeric_switches
+from flashrt_ros.runtime.noise import triton_found
 
 
 class CudaDevice(Device):
@@ -34,7 +35,7 @@ class CudaDevice(Device):
                 f"{self.name}: could not allocate {size_bytes} bytes; {free_bytes} of"
                 f" {total_bytes} are free"
             ) from error
-        torch.cuda.synchronize(self.torch_device)  # zeroed before any lane touches it
+        torch.cuda.current_stream(self.torch_device).synchronize()  # zeroed before a lane looks
         return section_N
 
     def allocate_host(self, size_bytes: int) -> torch.Tensor:
@@ -110,14 +111,9 @@ class CudaDevice(Device):
             "cuda.cudnn": str(torch.backends.cudnn.version()),
             "cuda.cublas": _installed("nvidia-cublas", "nvidia-cublas-cu12", "nvidia-cublas-cu13"),
             "cuda.triton": _installed("triton"),
-            "noise": f"philox4x32-10 {noise_kind()}",
-            **numeric_switches(),
+            "noise": f"philox4x32-10 {'triton' if triton_found() else 'eager'}",
+            **numeric_switches("cuda"),
         }
-
-
-def noise_kind() -> str:
-    """``triton`` where its kernel draws the noise, else ``eager``."""
-    return "eager" if _installed("triton") == "unknown" else "triton"
 
 
 def _driver() -> str:

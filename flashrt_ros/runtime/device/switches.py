@@ -7,13 +7,15 @@ from collections.abc import Callable, Mapping
 
 import torch
 
-_READERS: Mapping[str, Callable[[], object]] = {
+_COMMON: Mapping[str, Callable[[], object]] = {
     "torch": lambda: torch.__version__,
     "torch.revision": lambda: torch.version.git_version,
     "torch.default_dtype": torch.get_default_dtype,
     "torch.deterministic": torch.are_deterministic_algorithms_enabled,
     "torch.float32_matmul_precision": torch.get_float32_matmul_precision,
     "torch.mkldnn": lambda: torch.backends.mkldnn.enabled,
+}
+_CUDA: Mapping[str, Callable[[], object]] = {
     "torch.cuda.tf32": lambda: torch.backends.cuda.matmul.allow_tf32,
     "torch.cudnn.tf32": lambda: torch.backends.cudnn.allow_tf32,
     "torch.cudnn.deterministic": lambda: torch.backends.cudnn.deterministic,
@@ -33,10 +35,15 @@ _READERS: Mapping[str, Callable[[], object]] = {
 }
 
 
-def numeric_switches() -> dict[str, str]:
-    """Returns switch to value; a switch that this torch has not got reads ``absent``."""
+def numeric_switches(device_type: str) -> dict[str, str]:
+    """Returns switch to value; a switch that this torch has not got reads ``absent``.
+
+    Args:
+        device_type: ``cpu`` or ``cuda``; those of the other one are left out.
+    """
     values: dict[str, str] = {}
-    for name, read in _READERS.items():
+    readers = {**_COMMON, **(_CUDA if device_type == "cuda" else {})}
+    for name, read in readers.items():
         try:
             values[name] = str(read())
         except (AttributeError, RuntimeError):
