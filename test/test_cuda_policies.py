@@ -10,8 +10,8 @@ from dataclasses import replace
 import pytest
 import torch
 from chunk_predictors import Remembering, Straight
+from suspect_policies import Counter, Item, Learning, OldOutput, Planned, Sound
 from test_recurrent import BASE, trained
-from test_testing import Counter, Item, Learning, OldOutput, Planned, Sound
 
 from flashrt_ros.policies.chunked import ChunkedPolicy
 from flashrt_ros.policies.recurrent_config import RecurrentConfig

@@ -46,7 +46,8 @@ def other_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     info.mkdir(parents=True)
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: other-robot\nVersion: 1.0\n")
     (info / "entry_points.txt").write_text(
-        "[flashrt_ros.policies]\nother = other_robot:make\nrecurrent = other_robot:make\nbare = other_robot:bare\n"
+        "[flashrt_ros.policies]\nother = other_robot:make\n"
+        "recurrent = other_robot:make\nbare = other_robot:bare\n"
     )
     (site / "other_robot.py").write_text(MODULE)
     (site / "half_installed.py").write_text("import surely_not_there\n")

@@ -27,7 +27,10 @@ class PlanKind(enum.Enum):
     NONE = "none"
     """No plan: ``act`` maps the observation to an action at every control step."""
     BESIDE = "beside"
-    """Reads state, writes only outputs: may run beside the control thread; ``adopt`` commits."""
+    """Reads state, writes only outputs: may run beside the control thread; ``adopt`` commits.
+
+    Observations belong to the plan: ``adopt`` and ``act`` read none.
+    """
     ADVANCES = "advances"
     """Writes state: runs on the control thread, at a boundary."""
 

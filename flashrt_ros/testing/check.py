@@ -32,7 +32,11 @@ CHECKS: tuple[tuple[str, str, Check], ...] = (
     ("plain", "captured or over fresh buffers, the bits are the same", behaviour.plain),
     ("garbage", "random bytes where nothing may be read change nothing", behaviour.garbage),
     ("seeds", "a policy that says it draws noise heeds the seed", behaviour.seeds),
-    ("leave_one_out", "which buffers matter is found without an error", identity.leave_one_out),
+    (
+        "leave_one_out",
+        "buffers that change nothing are found, and listed as inert",
+        identity.leave_one_out,
+    ),
     ("restore", "snapshot, k steps, restore, k steps are bit-equal", identity.restore),
     ("forks", "forks are independent and equal their own cold runs", identity.forks),
 )
