@@ -77,7 +77,7 @@ def generate_launch_description() -> LaunchDescription:
                 "large_messages",
                 default_value="true",
                 choices=SWITCH,
-                description="give Fast DDS room for camera images, unless it has a profile already",
+                description="give Fast DDS room for camera images, unless it has a profile",
             ),
             OpaqueFunction(function=_actions),
         ]

@@ -182,15 +182,14 @@ def test_own_environment_is_not_a_sourced_ros(
 
 
 def pip_install() -> metadata.Distribution:
-    """This package as pip installed it here; the test is skipped where colcon did."""
+    """This tree as pip installed it; the test is skipped where pip did not."""
     try:
         found = metadata.distribution("flashrt_ros")
     except metadata.PackageNotFoundError:
-        pytest.skip("flashrt_ros is not installed with pip here")
-    if found.read_text("WHEEL") is None or not json.loads(
-        found.read_text("direct_url.json") or "{}"
-    ):
-        pytest.skip("flashrt_ros is not installed with pip here")
+        pytest.skip("flashrt_ros is not installed here")
+    source = json.loads(found.read_text("direct_url.json") or "{}").get("url")
+    if source != ROOT.as_uri():
+        pytest.skip("pip has not installed flashrt_ros from this tree")
     return found
 
 
