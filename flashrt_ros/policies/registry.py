@@ -28,6 +28,7 @@ None.
 
 BUILT_IN: dict[str, str] = {
     "recurrent": "flashrt_ros.policies.recurrent:make",
+    "hold": "flashrt_ros.policies.hold:make",
     "cue_reach": "flashrt_ros.policies.registry:cue_reach",
 }
 """Our own policies. A table, because a colcon install carries no entry points of ours."""
