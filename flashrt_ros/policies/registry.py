@@ -29,11 +29,10 @@ None.
 BUILT_IN: dict[str, str] = {
     "recurrent": "flashrt_ros.policies.recurrent:make",
     "hold": "flashrt_ros.policies.hold:make",
-    "cue_reach": "flashrt_ros.policies.registry:cue_reach",
+    "cue_reach": "flashrt_ros.demo.policy:make",
 }
 """Our own policies. A table, because a colcon install carries no entry points of ours."""
 
-_DEMO_WEIGHTS = Path(__file__).parent.parent / "demo" / "weights"
 _TARGET = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 
 
@@ -122,8 +121,3 @@ def _call(factory: Callable[..., object], target: str, directory: Path | None) -
             "take the directory of its checkpoint"
         )
     return factory(directory)
-
-
-def cue_reach(directory: Path | None) -> Policy:
-    """Factory of the demonstration's policy: recurrent, with the weights of the package."""
-    return _make(BUILT_IN["recurrent"], directory or _DEMO_WEIGHTS)
