@@ -132,3 +132,11 @@ def far_off(directory: Path | None) -> Policy:
 
 def chunks(directory: Path | None) -> Policy:
     return FollowChunks()
+
+
+def slow(directory: Path | None) -> Policy:
+    return Follow(slow_s=0.4)
+
+
+def slow_chunks(directory: Path | None) -> Policy:
+    return FollowChunks(slow_s=2.0)

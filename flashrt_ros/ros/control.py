@@ -18,7 +18,7 @@ from flashrt_ros.errors import DeadlineError, FlashRTError, NotConfiguredError
 from flashrt_ros.ros.handlers import Handlers
 from flashrt_ros.ros.records import Outlet
 from flashrt_ros.ros.stepper import Stepper
-from flashrt_ros.ros.verbs import Verb, VerbQueue, refusal
+from flashrt_ros.ros.verbs import QUEUE_LENGTH, Verb, VerbQueue, refusal
 
 IDLE_S = 1.0
 """How often the thread looks around while the node is inactive."""
@@ -126,11 +126,14 @@ class Control:
                 stepper.timing.late_ms.add((now_ns - deadline_ns) / 1e6)
                 self._tick(stepper, now_ns)
                 deadline_ns = self._next(stepper, deadline_ns)
-                wait_s = 0.0  # a verb that waits is taken even if the next period is due
-            else:
-                wait_s = IDLE_S if deadline_ns is None else (deadline_ns - now_ns) / 1e9
-            verb = self.queue.get(wait_s)
-            if verb is not None:
+                # Steps that take longer than their period must not keep verbs from their turn.
+                for _ in range(QUEUE_LENGTH):
+                    if (verb := self.queue.get(0.0)) is None:
+                        break
+                    self._carry_out(stepper, handlers, verb)
+                continue
+            wait_s = IDLE_S if deadline_ns is None else (deadline_ns - now_ns) / 1e9
+            if (verb := self.queue.get(wait_s)) is not None:
                 self._carry_out(stepper, handlers, verb)
 
     def _tick(self, stepper: Stepper, now_ns: int) -> None:

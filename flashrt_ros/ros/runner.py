@@ -20,6 +20,8 @@ import rclpy
 from rclpy.executors import SingleThreadedExecutor
 from rclpy.signals import SignalHandlerOptions
 
+from flashrt_ros.errors import FlashRTError
+
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 SWITCH_INTERVAL_S = 5e-4
 """Longest time that one thread keeps the interpreter while another wants it: a tenth of Python's
@@ -82,12 +84,17 @@ class StopSignal:
         self._reader.close()
 
 
-def run(factory: Callable[[], Any], args: Sequence[str] | None = None) -> int:
+def run(
+    factory: Callable[[], Any],
+    args: Sequence[str] | None = None,
+    until: Callable[[], bool] = lambda: False,
+) -> int:
     """Makes a node, spins it until a signal comes, destroys it.
 
     Args:
         factory: Makes the node; called after ``rclpy.init``.
         args: Command line; None: that of the process.
+        until: Ends the node too when it becomes true; looked at after every callback.
 
     Returns:
         0, or 1 if the node could not be made.
@@ -101,8 +108,11 @@ def run(factory: Callable[[], Any], args: Sequence[str] | None = None) -> int:
     try:
         node = factory()
         executor.add_node(node)
-        while rclpy.ok() and not stop.is_set():
+        while rclpy.ok() and not stop.is_set() and not until():
             spin_once(executor, node)
+    except FlashRTError as error:
+        print(error, file=sys.stderr)
+        return 1
     except Exception:
         traceback.print_exc()
         return 1
