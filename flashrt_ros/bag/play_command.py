@@ -48,24 +48,15 @@ def run(arguments: argparse.Namespace) -> int:
             print(f"  and {len(defects) - LISTED_DEFECTS} defects more")
         if arguments.info:
             return 0
-        from flashrt_ros.bag.player import Player
         from flashrt_ros.ros.play import play
 
         return play(
-            lambda sink: Player(
-                bag,
-                sink,
-                topics=topics,
-                rate=arguments.rate,
-                loop=arguments.loop,
-                paused=arguments.start_paused,
-                tell_time=arguments.clock,
-            ),
-            [
-                (topic.name, topic.type)
-                for topic in bag.topics
-                if (topics is None or topic.name in topics) and not topic.is_service_event
-            ],
+            bag,
+            topics=topics,
+            rate=arguments.rate,
+            loop=arguments.loop,
+            paused=arguments.start_paused,
+            tell_time=arguments.clock,
         )
 
 

@@ -1,204 +1,203 @@
-"""Publishes a recording: raw bytes out of generic publishers, at the times a player gives.
-
-What is played, and when, is decided elsewhere (``Playing``); here are publishers, the services
-``~/pause`` and ``~/resume``, the space key, and an orderly end.
-"""
+"""Publishes a recording: raw bytes out as they were recorded, pause by key and by service."""
 
 from __future__ import annotations
 
+import contextlib
+import importlib
+import os
 import select
+import signal
 import sys
+import termios
 import threading
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
-from typing import Any, Protocol
+import tty
+from collections.abc import Callable, Collection, Iterator
 
+import rclpy
+from builtin_interfaces.msg import Time
+from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
 from rclpy.node import Node
-from rclpy.qos import DurabilityPolicy, QoSProfile, ReliabilityPolicy
+from rclpy.publisher import Publisher
+from rclpy.qos import DurabilityPolicy, HistoryPolicy, QoSProfile, ReliabilityPolicy
+from rclpy.signals import SignalHandlerOptions
 from rosgraph_msgs.msg import Clock
 from std_srvs.srv import Trigger
 
-from flashrt_ros.ros import messages
-from flashrt_ros.ros.runner import run
+from flashrt_ros.bag.message import Message
+from flashrt_ros.bag.player import Player
+from flashrt_ros.bag.reader import BagReader
 
-DEPTH = 10
-LATCHED_NAMES = ("tf_static", "robot_description", "map")
-"""Last words of topics that are published once for all who come later."""
-
-
-class Recorded(Protocol):
-    """One message to publish."""
-
-    topic: str
-    cdr: bytes
-
-
-class Playing(Protocol):
-    """Decides what is published when; ``run`` calls the node from a thread of its own."""
-
-    @property
-    def paused(self) -> bool:
-        """Whether it holds still."""
-
-    def run(self) -> Any:
-        """Plays to the end, or until ``stop``; its result is printed."""
-
-    def pause(self) -> None:
-        """Holds still."""
-
-    def resume(self) -> None:
-        """Goes on."""
-
-    def toggle(self) -> None:
-        """Pauses or resumes."""
-
-    def stop(self) -> None:
-        """Ends ``run``."""
+# What is offered here satisfies every subscription, whatever it asks for.
+QOS = QoSProfile(
+    history=HistoryPolicy.KEEP_LAST,
+    depth=10,
+    reliability=ReliabilityPolicy.RELIABLE,
+    durability=DurabilityPolicy.TRANSIENT_LOCAL,
+)
+KEY_POLL_S = 0.1
 
 
-class PlayNode(Node):
-    """The node ``player``: where played messages go.
+class RosSink:
+    """Publishers for the topics of a recording whose types are installed.
+
+    Args:
+        node: Owner of the publishers.
+        reader: The recording.
+        topics: Names of the topics wanted; None for all.
 
     Attributes:
-        finished: True when ``run`` of the player has returned.
-        result: What it returned.
-        skipped: Topics whose type is not installed here, with the type.
-        error: What it raised.
+        playable: Names of the topics that have a publisher.
+        left_out: Why the others have none, in words.
     """
 
-    def __init__(
-        self, make_player: Callable[[PlayNode], Playing], topics: Iterable[tuple[str, str]]
-    ) -> None:
-        """Makes publishers and services, and starts to play.
+    def __init__(self, node: Node, reader: BagReader, topics: Collection[str] | None) -> None:
+        self.left_out: list[str] = []
+        self._publishers: dict[str, Publisher] = {}
+        self._clock = node.create_publisher(Clock, "/clock", QOS)
+        for topic in reader.topics:
+            if topic.count == 0 or (topics is not None and topic.name not in topics):
+                continue
+            package, _, name = topic.type.partition("/msg/")
+            try:
+                kind = getattr(importlib.import_module(f"{package}.msg"), name)
+                self._publishers[topic.name] = node.create_publisher(kind, topic.name, QOS)
+            except (ImportError, AttributeError, ValueError):
+                self.left_out.append(
+                    f"{topic.name}: {topic.count} messages of {topic.type}, which is not installed"
+                )
+            except Exception as error:  # rclpy refuses names and types in many ways
+                self.left_out.append(f"{topic.name}: {error}")
+        self.playable = set(self._publishers)
 
-        Args:
-            make_player: Makes the player, which calls ``publish`` and ``tell_time``.
-            topics: Names and full type names of the topics to play.
-        """
-        super().__init__("player")
-        self.finished = False
-        self.result: Any = None
-        self.error: BaseException | None = None
-        self.skipped: dict[str, str] = {}
-        self._publishers_by_topic: dict[str, Any] = {}
-        self._clock_publisher: Any = None
-        for topic, type_name in topics:
-            self._open(topic, type_name)
-        self.player = make_player(self)
-        self.create_service(Trigger, "~/pause", self._pause)
-        self.create_service(Trigger, "~/resume", self._resume)
-        self._thread = threading.Thread(target=self._play, name="player", daemon=True)
-        self._thread.start()
-
-    def _open(self, topic: str, type_name: str) -> None:
-        try:
-            cls = messages.interface(type_name)
-        except (ImportError, AttributeError, ValueError):
-            self.skipped[topic] = type_name
-            self.get_logger().warning(
-                f"{topic} is not played: expected its type {type_name} to be installed here"
-            )
-            return
-        latched = topic.rsplit("/", 1)[-1] in LATCHED_NAMES
-        # Reliable is what every subscriber accepts.
-        qos = QoSProfile(
-            depth=DEPTH,
-            reliability=ReliabilityPolicy.RELIABLE,
-            durability=DurabilityPolicy.TRANSIENT_LOCAL if latched else DurabilityPolicy.VOLATILE,
-        )
-        self._publishers_by_topic[topic] = self.create_publisher(cls, topic, qos)
-
-    def publish(self, message: Recorded) -> None:
-        """Sends one message as it was recorded; of a skipped topic, nothing."""
-        publisher = self._publishers_by_topic.get(message.topic)
-        if publisher is not None:
-            publisher.publish(bytes(message.cdr))
+    def publish(self, message: Message) -> None:
+        """See ``Sink.publish``."""
+        self._publishers[message.topic].publish(message.cdr)
 
     def tell_time(self, time_ns: int) -> None:
-        """Sends the recorded time on ``/clock``."""
-        if self._clock_publisher is None:
-            self._clock_publisher = self.create_publisher(Clock, "/clock", 1)
-        self._clock_publisher.publish(Clock(clock=messages.time_of(time_ns)))
-
-    def _play(self) -> None:
-        try:
-            self.result = self.player.run()
-        except BaseException as error:
-            self.error = error
-        self.finished = True
-
-    def _pause(self, request: Any, response: Any) -> Any:
-        self.player.pause()
-        response.success, response.message = True, "paused"
-        return response
-
-    def _resume(self, request: Any, response: Any) -> Any:
-        self.player.resume()
-        response.success, response.message = True, "playing"
-        return response
-
-    def destroy_node(self) -> None:
-        """Ends the player first."""
-        self.player.stop()
-        self._thread.join()
-        super().destroy_node()
+        """See ``Sink.tell_time``."""
+        stamp = Time(sec=time_ns // 1_000_000_000, nanosec=time_ns % 1_000_000_000)
+        self._clock.publish(Clock(clock=stamp))
 
 
 def play(
-    make_player: Callable[[PlayNode], Playing],
-    topics: Iterable[tuple[str, str]],
-    args: list[str] | None = None,
+    reader: BagReader,
+    topics: Collection[str] | None = None,
+    rate: float = 1.0,
+    loop: bool = False,
+    paused: bool = False,
+    tell_time: bool = False,
 ) -> int:
-    """Plays until the end, SIGINT or SIGTERM.
+    """Plays until the end, SIGINT, SIGTERM or the key q.
 
     Args:
-        make_player: See ``PlayNode``.
-        topics: See ``PlayNode``.
-        args: For rclpy; None: the command line of the process.
+        reader: The recording, open.
+        topics: Names of the topics wanted; None for all.
+        rate: Recorded seconds per second.
+        loop: Begin again at the end.
+        paused: Begin paused.
+        tell_time: Publish the recorded time on ``/clock``.
 
     Returns:
-        Exit code.
+        0, or 1 where nothing could be played.
+
+    Raises:
+        InvalidArgumentError: The rate is not above 0, or there is nothing to play.
     """
-    nodes: list[PlayNode] = []
+    context = rclpy.Context()
+    rclpy.init(context=context, signal_handler_options=SignalHandlerOptions.NO)
+    node = rclpy.create_node("flashrt_ros_play", context=context)
+    executor = SingleThreadedExecutor(context=context)
+    executor.add_node(node)
+    try:
+        sink = RosSink(node, reader, topics)
+        for words in sink.left_out:
+            print(f"  not played: {words}")
+        if not sink.playable:
+            print("nothing can be played")
+            return 1
+        player = Player(
+            reader, sink, sink.playable, rate=rate, loop=loop, paused=paused, tell_time=tell_time
+        )
+        _offer_services(node, player)
+        spinning = threading.Thread(target=_spin, args=(executor,), daemon=True)
+        spinning.start()
+        with _signals(player.stop), _keys(player):
+            state = "paused" if paused else "playing"
+            print(f"{state}: {len(sink.playable)} topics at rate {rate:g}; space pauses, q ends")
+            sys.stdout.flush()
+            played = player.run()
+    finally:
+        executor.shutdown()
+        node.destroy_node()
+        context.try_shutdown()
+    print(
+        f"played {played.messages} messages in {played.loops} loops; "
+        f"latest {played.latest_ms:.1f} ms after its time"
+    )
+    return 0
 
-    def factory() -> PlayNode:
-        nodes.append(PlayNode(make_player, topics))
-        return nodes[0]
 
-    with _space_key(lambda: nodes[0].player.toggle() if nodes else None):
-        code = run(factory, args, until=lambda: nodes[0].finished)
-    if not nodes:
-        return code
-    if nodes[0].error is not None:
-        raise nodes[0].error
-    if nodes[0].result is not None:
-        print(nodes[0].result)
-    return code
+def _offer_services(node: Node, player: Player) -> None:
+    def answer(act: Callable[[], None]) -> Callable[[Trigger.Request, Trigger.Response], object]:
+        def respond(_: Trigger.Request, response: Trigger.Response) -> Trigger.Response:
+            act()
+            response.success = True
+            response.message = "paused" if player.paused else "playing"
+            return response
+
+        return respond
+
+    node.create_service(Trigger, "~/pause", answer(player.pause))
+    node.create_service(Trigger, "~/resume", answer(player.resume))
+    node.create_service(Trigger, "~/toggle", answer(player.toggle))
 
 
-@contextmanager
-def _space_key(pressed: Callable[[], None]) -> Iterator[None]:
-    """Calls ``pressed`` for each space typed, where there is a terminal to type on."""
+def _spin(executor: SingleThreadedExecutor) -> None:
+    with contextlib.suppress(ExternalShutdownException):
+        executor.spin()
+
+
+@contextlib.contextmanager
+def _signals(stop: Callable[[], None]) -> Iterator[None]:
+    """Ends the playing at SIGINT and SIGTERM; both work as before afterwards."""
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    # The handler runs in the thread that plays, which may hold the player's lock: another stops.
+    handler = lambda *_: threading.Thread(target=stop).start()  # noqa: E731
+    before = [signal.signal(number, handler) for number in numbers]
+    try:
+        yield
+    finally:
+        for number, old in zip(numbers, before, strict=True):
+            signal.signal(number, old)
+
+
+@contextlib.contextmanager
+def _keys(player: Player) -> Iterator[None]:
+    """Obeys the space and q keys where a terminal is there, and puts it back as it was."""
     if not sys.stdin.isatty():
         yield
         return
-    import termios
-    import tty
-
-    saved = termios.tcgetattr(sys.stdin)
+    descriptor = sys.stdin.fileno()
+    before = termios.tcgetattr(descriptor)
     ended = threading.Event()
 
-    def listen() -> None:
+    def watch() -> None:
         while not ended.is_set():
-            if select.select([sys.stdin], [], [], 0.1)[0] and sys.stdin.read(1) == " ":
-                pressed()
+            if not select.select([descriptor], [], [], KEY_POLL_S)[0]:
+                continue
+            key = os.read(descriptor, 1).decode("ascii", "replace")
+            if key == " ":
+                player.toggle()
+                print("paused" if player.paused else "playing", flush=True)
+            elif key == "q":
+                player.stop()
 
-    thread = threading.Thread(target=listen, name="space-key", daemon=True)
-    tty.setcbreak(sys.stdin)
-    thread.start()
+    watcher = threading.Thread(target=watch, daemon=True)
+    tty.setcbreak(descriptor)
+    watcher.start()
     try:
         yield
     finally:
         ended.set()
-        thread.join()
-        termios.tcsetattr(sys.stdin, termios.TCSADRAIN, saved)
+        watcher.join()
+        termios.tcsetattr(descriptor, termios.TCSADRAIN, before)

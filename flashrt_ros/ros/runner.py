@@ -84,17 +84,12 @@ class StopSignal:
         self._reader.close()
 
 
-def run(
-    factory: Callable[[], Any],
-    args: Sequence[str] | None = None,
-    until: Callable[[], bool] = lambda: False,
-) -> int:
+def run(factory: Callable[[], Any], args: Sequence[str] | None = None) -> int:
     """Makes a node, spins it until a signal comes, destroys it.
 
     Args:
         factory: Makes the node; called after ``rclpy.init``.
         args: Command line; None: that of the process.
-        until: Ends the node too when it becomes true; looked at after every callback.
 
     Returns:
         0, or 1 if the node could not be made.
@@ -108,7 +103,7 @@ def run(
     try:
         node = factory()
         executor.add_node(node)
-        while rclpy.ok() and not stop.is_set() and not until():
+        while rclpy.ok() and not stop.is_set():
             spin_once(executor, node)
     except FlashRTError as error:
         print(error, file=sys.stderr)
