@@ -5,6 +5,7 @@ its samples and its floor, and that the arithmetic of the report is right. ``sam
 time: its counts and its controls are asserted.
 """
 
+import importlib
 import json
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flashrt_ros import cli
-from flashrt_ros.bench import sameness, step, verbs
+from flashrt_ros.bench import sameness, sleep_loop, step, verbs
 from flashrt_ros.bench.command import BENCHMARKS
 from flashrt_ros.bench.harness import Case, Options, interleave
 from flashrt_ros.bench.report import Result, Row, make_row, percentile, table
@@ -115,3 +116,23 @@ def test_command_lists_and_refuses(capsys: pytest.CaptureFixture[str]) -> None:
     assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == list(BENCHMARKS)
     assert cli.main(["bench", "speed"]) == 2
     assert "no benchmark speed; there are step, verbs" in capsys.readouterr().err
+
+
+@pytest.mark.ros
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["jitter", "services", "startup"])
+def test_benchmarks_of_real_processes(name: str) -> None:
+    pytest.importorskip("rclpy")
+    pytest.importorskip("flashrt_ros.srv")
+    result = importlib.import_module(f"flashrt_ros.bench.{name}").run(Options(quick=True))
+    cases = {row.case for row in result.rows}
+    assert all(row.n >= 1 and row.p50 <= row.p99 <= row.largest for row in result.rows)
+    assert all(not row.floor or row.floor in cases for row in result.rows)
+    assert any(row.target for row in result.rows)
+    assert not [note for note in result.notes if "refused" in note or "held" in note]
+
+
+def test_the_sleep_loop_counts_its_periods() -> None:
+    found = sleep_loop.run(0.002, 0.05)
+    assert len(found["period_ms"]) == len(found["late_ms"]) >= 10
+    assert all(late >= 0 for late in found["late_ms"])

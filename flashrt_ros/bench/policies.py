@@ -143,3 +143,57 @@ def observations(count: int, seed: int = 0) -> list[dict[str, np.ndarray]]:
     """Returns ``count`` observations of 14 elements."""
     drawn = np.random.default_rng(seed).standard_normal((count, OBSERVATION_SIZE))
     return [{OBSERVATION: row} for row in drawn.astype(np.float32)]
+
+
+class BusyPredictor(NoisyPredictor):
+    """A network as slow as a large one: its plan keeps one core busy for about 80 ms."""
+
+    family: ClassVar[str] = "bench_busy"
+    chunk_size = 16
+    plan_kind = PlanKind.BESIDE
+    size = 768
+    repeats = 6
+
+    def __init__(self) -> None:
+        super().__init__()
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(1)
+            self._heavy = nn.Linear(self.size, self.size, bias=False)
+        self._module.append(self._heavy)
+
+    def layout(self) -> tuple[BufferSpec, ...]:
+        """Two large scratch buffers besides."""
+        shape = (self.size, self.size)
+        return (
+            *super().layout(),
+            BufferSpec("heavy.a", shape, torch.float32, Role.SCRATCH),
+            BufferSpec("heavy.b", shape, torch.float32, Role.SCRATCH),
+        )
+
+    def predict(
+        self, state: Buffers, inputs: Buffers, chunk_HA: torch.Tensor, outputs: Buffers
+    ) -> None:
+        """Multiplies large matrices, then predicts from observation and memory alone."""
+        a, b = outputs["heavy.a"], outputs["heavy.b"]
+        a.fill_(1e-3)
+        for _ in range(self.repeats):
+            torch.mm(a, self._heavy.weight, out=b)
+            torch.mm(b, self._heavy.weight, out=a)
+        hidden = torch.tanh(self._body(torch.cat((inputs[OBSERVATION], state["memory"]))))
+        chunk_HA.copy_(self._head(hidden).view(self.chunk_size, ACTION_SIZE))
+        chunk_HA.add_(a.mean() * 0)
+
+
+def beside() -> Policy:
+    """Factory: slow plans that run beside the control thread."""
+    return ChunkedPolicy(BusyPredictor(), n_action_steps=4)
+
+
+def light() -> Policy:
+    """Factory: an act of about 0.1 ms."""
+    return recurrent(n_layers=1)
+
+
+def heavy() -> Policy:
+    """Factory: an act of several milliseconds on the control thread."""
+    return recurrent(hidden_size=1000, n_layers=2)

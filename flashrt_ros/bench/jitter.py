@@ -1,0 +1,81 @@
+"""Control period of the node while inference runs, beside a bare sleep loop at the same time.
+
+Real processes: the node, a stand-in robot, a recorder of ``~/policy_step`` and the sleep loop, all
+at once on the same cores.
+"""
+
+from __future__ import annotations
+
+from flashrt_ros.bench.harness import Options
+from flashrt_ros.bench.report import Result, Row, make_row
+from flashrt_ros.bench.stage import CONTROL_HZ, JOINTS, Stage, joint_names
+
+TARGET = "p99 - floor <= 2 ms"
+MODULE = "flashrt_ros.bench.policies"
+LOADS = {
+    "GRU 1x128": "light",
+    "GRU 2x1000": "heavy",
+    "plans of about 80 ms": "beside",
+}
+"""What runs meanwhile, and its factory."""
+WINDOW = 512
+"""Control periods that the node's diagnostics look back over."""
+
+
+def run(options: Options) -> Result:
+    """Measures each load in turn."""
+    result = Result("jitter", f"control loop at {CONTROL_HZ:g} Hz with inference running")
+    for name, factory in list(LOADS.items())[:1] if options.quick else LOADS.items():
+        _measure(result, options, name, factory)
+    result.notes += [
+        "late: from a deadline to the start of what is due then; period: distance from nominal.",
+        f"late of the node is from its diagnostics, over the last {WINDOW} periods at most; its",
+        "periods are those in which a step was taken. Node and sleep loop run at the same time.",
+    ]
+    return result
+
+
+def _measure(result: Result, options: Options, name: str, factory: str) -> None:
+    seconds = 3.0 if options.quick else 30.0
+    nominal_ms = 1e3 / CONTROL_HZ
+    with Stage() as stage:
+        stage.peer("arm", names=joint_names(JOINTS), rate_hz=CONTROL_HZ)
+        stage.node(f"{MODULE}:{factory}", stage.contract(), device=options.device)
+        recorder = stage.peer("record", seconds=seconds, settle_s=1.0)
+        stage.first_line(recorder)
+        sleeper = stage.python(
+            "flashrt_ros.bench.sleep_loop", 1.0 / CONTROL_HZ, max(seconds - 0.5, 1.0)
+        )
+        node = stage.result(recorder)
+        slept = stage.result(sleeper)
+    periods = [period for period in node["period_ms"] if period > 0]
+    p50, p99, largest = node["late_ms"]
+    floor = make_row(f"{name}: sleep loop, late", slept["late_ms"], "ms")
+    late = Row(
+        f"{name}: node, late",
+        WINDOW,
+        p50,
+        p99,
+        largest,
+        "ms",
+        floor=floor.case,
+        ratio=p50 / floor.p50 if floor.p50 > 0 else None,
+        difference=p99 - floor.p99,
+        target=TARGET,
+    )
+    bare = make_row(
+        f"{name}: sleep loop, period", [abs(p - nominal_ms) for p in slept["period_ms"]], "ms"
+    )
+    stepped = make_row(
+        f"{name}: node, period",
+        [abs(p - nominal_ms) for p in periods],
+        "ms",
+        floor=bare,
+        target=TARGET,
+    )
+    latency = make_row(f"{name}: node, latency of a step", node["latency_ms"], "ms")
+    result.rows += [floor, late, bare, stepped, latency]
+    missed = sum(period > 1.5 * nominal_ms for period in periods)
+    words = f"{name}: {missed} of {len(periods)} periods longer than 1.5 nominal ones"
+    held = f"; held: {', '.join(node['reasons'])}" if node["reasons"] else ""
+    result.notes.append(f"{words}, {node['published']} steps published{held}.")

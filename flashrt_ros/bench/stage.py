@@ -1,0 +1,183 @@
+"""Starts the processes of the benchmarks that need ROS, and ends every one of them."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import flashrt_ros
+from flashrt_ros.errors import DeadlineError
+
+NODE = "import sys; from flashrt_ros.ros.policy_node import main; sys.exit(main())"
+PATIENCE_S = 120.0
+DOMAINS = (90, 101)
+CONTROL_HZ = 50.0
+JOINTS = 14
+"""Joints of the stand-in robot; the policy commands the first seven of them."""
+
+CONTRACT = """\
+version: 1
+robot: bench
+control_rate_hz: {rate}
+on_time_jump: hold
+observations:
+  - key: observation.state
+    max_age_ms: 1000
+    parts:
+      - {{topic: joint_states, type: sensor_msgs/msg/JointState, field: position, names: {all}}}
+actions:
+  - topic: joint_command
+    type: sensor_msgs/msg/JointState
+    field: position
+    names: {commanded}
+    index: [0, 1, 2, 3, 4, 5, 6]
+    on_limit: clamp
+    on_miss: hold
+start: unchecked
+"""
+
+
+def joint_names(count: int) -> list[str]:
+    """Returns ``j0`` and so on."""
+    return [f"j{index}" for index in range(count)]
+
+
+class Stage:
+    """Processes in one ROS domain of their own, on this machine only.
+
+    Attributes:
+        folder: For contract and logs; gone at the end.
+    """
+
+    def __init__(self) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="flashrt_ros_bench_")
+        self.folder = Path(self._folder.name)
+        self._processes: list[subprocess.Popen[str]] = []
+        root = str(Path(flashrt_ros.__file__).parents[1])
+        self._environment = {
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH", "")])),
+            "ROS_AUTOMATIC_DISCOVERY_RANGE": "LOCALHOST",
+            "ROS_DOMAIN_ID": str(random.SystemRandom().randint(*DOMAINS)),
+            "ROS_LOG_DIR": str(self.folder / "log"),
+            # Threads of an operator that wait for each other would be measured, not the node.
+            "OMP_NUM_THREADS": "1",
+        }
+
+    def contract(self) -> Path:
+        """Writes the stand-in robot's contract."""
+        path = self.folder / "bench.contract.yaml"
+        names = joint_names(JOINTS)
+        path.write_text(CONTRACT.format(rate=CONTROL_HZ, all=names, commanded=names[:7]))
+        return path
+
+    def node(
+        self, policy: str, contract: Path | str, **parameters: object
+    ) -> subprocess.Popen[str]:
+        """Starts the policy node."""
+        values = {"policy": policy, "contract": contract, "autostart": True, **parameters}
+        words = [f"{key}:={_yaml(value)}" for key, value in values.items()]
+        arguments = [word for value in words for word in ("-p", value)]
+        return self._start([sys.executable, "-c", NODE, "--ros-args", *arguments], quiet=True)
+
+    def peer(self, role: str, **options: object) -> subprocess.Popen[str]:
+        """Starts a peer of the node, see ``flashrt_ros.ros.bench_peer``."""
+        return self._start(
+            [sys.executable, "-m", "flashrt_ros.ros.bench_peer", role, json.dumps(options)]
+        )
+
+    def python(self, module: str, *arguments: object) -> subprocess.Popen[str]:
+        """Starts a module that needs no ROS."""
+        return self._start([sys.executable, "-m", module, *map(str, arguments)])
+
+    def first_line(self, process: subprocess.Popen[str]) -> None:
+        """Waits until a process says that it begins.
+
+        Raises:
+            DeadlineError: It ended before; with its last words.
+        """
+        assert process.stdout is not None
+        if not process.stdout.readline():
+            raise DeadlineError(f"{_name(process)}: ended early: {self._last_words(process)}")
+
+    def result(self, process: subprocess.Popen[str]) -> dict[str, Any]:
+        """Waits for a process to end and returns the JSON line that it printed last.
+
+        Raises:
+            DeadlineError: It did not end in time, or printed none; with its last words.
+        """
+        try:
+            output, _ = process.communicate(timeout=PATIENCE_S)
+        except subprocess.TimeoutExpired as late:
+            raise DeadlineError(
+                f"{_name(process)}: no result in {PATIENCE_S:.0f} s: {self._last_words(process)}"
+            ) from late
+        lines = [line for line in output.splitlines() if line.startswith("{")]
+        if process.returncode or not lines:
+            raise DeadlineError(
+                f"{_name(process)}: ended with {process.returncode}: {self._last_words(process)}"
+            )
+        found: dict[str, Any] = json.loads(lines[-1])
+        return found
+
+    def end(self, process: subprocess.Popen[str]) -> None:
+        """Ends one process."""
+        if process.poll() is None:
+            process.terminate()
+            try:
+                process.wait(5.0)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        if process.stdout is not None:
+            process.stdout.close()
+
+    def __enter__(self) -> Stage:
+        """Returns itself."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Ends every process, the newest first."""
+        for process in reversed(self._processes):
+            self.end(process)
+        self._folder.cleanup()
+
+    def _start(self, command: list[str], quiet: bool = False) -> subprocess.Popen[str]:
+        # Words of error go to a file: a pipe that nobody reads would fill and stop the process.
+        errors = (self.folder / f"{len(self._processes)}.err").open("w")
+        process = subprocess.Popen(
+            command,
+            env=self._environment,
+            stdout=errors if quiet else subprocess.PIPE,
+            stderr=errors,
+            stdin=subprocess.DEVNULL,
+            text=True,
+        )
+        errors.close()
+        self._processes.append(process)
+        return process
+
+    def _last_words(self, process: subprocess.Popen[str]) -> str:
+        path = self.folder / f"{self._processes.index(process)}.err"
+        return "\n".join(path.read_text(errors="replace").splitlines()[-8:])
+
+
+def _yaml(value: object) -> str:
+    return json.dumps(value) if isinstance(value, (bool, int, float)) else str(value)
+
+
+def _name(process: subprocess.Popen[str]) -> str:
+    words = process.args if isinstance(process.args, list) else [process.args]
+    return " ".join(str(word) for word in words[1:4])[:80]

@@ -1,0 +1,272 @@
+"""The processes that stand around the node in a benchmark.
+
+Run as ``python -m flashrt_ros.ros.bench_peer ROLE OPTIONS`` with options as one JSON object:
+
+``arm``      publishes ``joint_states`` and takes ``joint_command`` for its position, until killed
+``trigger``  a bare std_srvs/Trigger server, until killed
+``record``   collects ``policy/policy_step`` for some seconds
+``call``     calls services in turn and times them
+``configure`` configures the node
+``start``    configures and activates the node, and times its first command
+
+The last four print one JSON line and end.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import rclpy
+from diagnostic_msgs.msg import DiagnosticArray
+from lifecycle_msgs.msg import Transition
+from lifecycle_msgs.srv import ChangeState
+from rclpy.executors import SingleThreadedExecutor
+from rclpy.node import Node
+from rclpy.qos import QoSProfile
+from sensor_msgs.msg import JointState
+from std_srvs.srv import Trigger
+
+from flashrt_ros.msg import PolicyStep
+from flashrt_ros.srv import ResetEpisode, Restore, Snapshot
+
+RELIABLE = QoSProfile(depth=10)
+PATIENCE_S = 60.0
+CAPSULE = "bench"
+LATENESS = "late_ms p50 p99 max"
+"""Key of the node's diagnostics."""
+
+
+@contextmanager
+def spinning(name: str) -> Iterator[Node]:
+    """Makes a node whose callbacks run in a thread of their own."""
+    rclpy.init(args=[])
+    node = rclpy.create_node(name)
+    executor = SingleThreadedExecutor()
+    executor.add_node(node)
+    thread = threading.Thread(target=executor.spin, daemon=True)
+    thread.start()
+    yield node
+    # Nothing is left to be torn down in order: the process ends.
+    sys.stdout.flush()
+    os._exit(0)
+
+
+def arm(names: list[str], rate_hz: float, at: float = 0.0) -> None:
+    """Stands where it was last told to, ``at`` first, and says so at a steady rate."""
+    position = dict.fromkeys(names, at)
+
+    def obey(command: JointState) -> None:
+        position.update(zip(command.name, command.position, strict=False))
+
+    with spinning("arm") as node:
+        node.create_subscription(JointState, "joint_command", obey, RELIABLE)
+        publisher = node.create_publisher(JointState, "joint_states", RELIABLE)
+        message = JointState(name=names, velocity=[0.0] * len(names))
+        deadline_s = time.monotonic()
+        while True:
+            message.header.stamp = node.get_clock().now().to_msg()
+            message.position = [position[name] for name in names]
+            publisher.publish(message)
+            deadline_s += 1.0 / rate_hz
+            time.sleep(max(deadline_s - time.monotonic(), 0.0))
+
+
+def trigger() -> None:
+    """Answers at once."""
+    rclpy.init(args=[])
+    node = rclpy.create_node("bare")
+
+    def answer(_: Trigger.Request, response: Trigger.Response) -> Trigger.Response:
+        response.success = True
+        return response
+
+    node.create_service(Trigger, "~/trigger", answer)
+    executor = SingleThreadedExecutor()
+    executor.add_node(node)
+    executor.spin()
+
+
+def record(seconds: float, settle_s: float) -> None:
+    """Collects what the node says of its control steps, once it has run for ``settle_s``.
+
+    Prints a line when it begins. Lateness comes from the node's diagnostics, since a period in
+    which an action is waited for has no ``policy_step``: percentiles of its last ten seconds.
+    """
+    steps: list[PolicyStep] = []
+    late: list[list[float]] = []
+
+    def diagnose(message: DiagnosticArray) -> None:
+        for status in message.status:
+            late.extend(
+                [float(word) for word in pair.value.split()]
+                for pair in status.values
+                if pair.key == LATENESS
+            )
+
+    with spinning("recorder") as node:
+        node.create_subscription(PolicyStep, "policy/policy_step", steps.append, 100)
+        node.create_subscription(DiagnosticArray, "/diagnostics", diagnose, 10)
+        _wait(lambda: any(step.published for step in steps), "a published step")
+        time.sleep(settle_s)
+        print(json.dumps({"recording": True}), flush=True)
+        steps.clear()
+        time.sleep(seconds)
+        seen = list(steps)
+        _wait(lambda: bool(late), "diagnostics")
+        print(
+            json.dumps(
+                {
+                    "period_ms": [step.period_ms for step in seen],
+                    "latency_ms": [step.latency_ms for step in seen],
+                    "late_ms": late[-1],
+                    "published": sum(step.published for step in seen),
+                    "reasons": sorted({step.hold_reason for step in seen if step.hold_reason}),
+                }
+            )
+        )
+
+
+def call(rounds: int, running: bool, settle_s: float) -> None:
+    """Calls Trigger, snapshot, reset_episode and restore in turn, over and over.
+
+    Args:
+        rounds: Calls of each.
+        running: Wait until the node publishes commands, and look that it still does at the end.
+        settle_s: Wait that long before the first call.
+    """
+    steps: list[PolicyStep] = []
+    with spinning("caller") as node:
+        node.create_subscription(PolicyStep, "policy/policy_step", steps.append, 100)
+        calls: dict[str, tuple[Any, Any]] = {
+            "Trigger": (node.create_client(Trigger, "bare/trigger"), Trigger.Request()),
+            "snapshot": (
+                node.create_client(Snapshot, "policy/snapshot"),
+                Snapshot.Request(name=CAPSULE, replace=True),
+            ),
+            "reset_episode": (
+                node.create_client(ResetEpisode, "policy/reset_episode"),
+                ResetEpisode.Request(),
+            ),
+            "restore": (
+                node.create_client(Restore, "policy/restore"),
+                Restore.Request(name=CAPSULE, publish=running),
+            ),
+        }
+        for client, _ in calls.values():
+            if not client.wait_for_service(PATIENCE_S):
+                raise TimeoutError(f"no service {client.srv_name}")
+        if running:
+            _wait(lambda: any(step.published for step in steps), "a published step")
+        time.sleep(settle_s)
+        steps.clear()
+        took: dict[str, list[float]] = {name: [] for name in calls}
+        refused: list[str] = []
+        for index in range(rounds + 1):
+            for name, (client, request) in calls.items():
+                answer, took_us = _call(client, request)
+                if not answer.success and len(refused) < 5:
+                    refused.append(f"{name}: {answer.message}")
+                if index:  # the first round finds nothing prepared
+                    took[name].append(took_us)
+                # Calls that follow each other at once would all meet the same phase of a period.
+                time.sleep(0.003 + 0.017 * (index * 0.6180339887 % 1.0))
+        time.sleep(0.5)
+        latency_ms = [step.latency_ms for step in steps]
+        tail = steps[-10:]
+        print(
+            json.dumps(
+                {
+                    "took_us": took,
+                    "refused": refused,
+                    "latency_ms": latency_ms,
+                    "running_at_end": any(step.published for step in tail),
+                }
+            )
+        )
+
+
+def configure() -> None:
+    """Configures the node and leaves it inactive."""
+    with spinning("configurer") as node:
+        _transition(node, Transition.TRANSITION_CONFIGURE)
+        print(json.dumps({"configured": True}))
+
+
+def start() -> None:
+    """Configures and activates the node; prints milliseconds to the answers and first command."""
+    first: list[float] = []
+    came = threading.Event()
+
+    def arrive(_: JointState) -> None:
+        if not came.is_set():
+            first.append(time.perf_counter())
+            came.set()
+
+    with spinning("starter") as node:
+        node.create_subscription(JointState, "joint_command", arrive, RELIABLE)
+        if not node.create_client(ChangeState, "policy/change_state").wait_for_service(PATIENCE_S):
+            raise TimeoutError("no service policy/change_state")
+        ready_ns = time.time_ns()
+        begin_s = time.perf_counter()
+        _transition(node, Transition.TRANSITION_CONFIGURE)
+        configured_s = time.perf_counter()
+        _transition(node, Transition.TRANSITION_ACTIVATE)
+        if not came.wait(PATIENCE_S):
+            raise TimeoutError("no command came")
+        print(
+            json.dumps(
+                {
+                    "ready_ns": ready_ns,
+                    "configured_ms": (configured_s - begin_s) * 1e3,
+                    "first_command_ms": (first[0] - begin_s) * 1e3,
+                }
+            )
+        )
+
+
+def _transition(node: Node, transition: int) -> None:
+    client = node.create_client(ChangeState, "policy/change_state")
+    if not client.wait_for_service(PATIENCE_S):
+        raise TimeoutError("no service policy/change_state")
+    answer, _ = _call(client, ChangeState.Request(transition=Transition(id=transition)))
+    if not answer.success:
+        raise RuntimeError(f"transition {transition} failed; see the node's words")
+
+
+def _call(client: Any, request: Any) -> tuple[Any, float]:
+    """Returns the response and the microseconds from the call to its arrival."""
+    arrived = threading.Event()
+    begin_s = time.perf_counter()
+    future = client.call_async(request)
+    future.add_done_callback(lambda _: arrived.set())
+    if not arrived.wait(PATIENCE_S):
+        raise TimeoutError(f"{client.srv_name}: no answer")
+    return future.result(), (time.perf_counter() - begin_s) * 1e6
+
+
+def _wait(condition: Callable[[], bool], what: str) -> None:
+    end_s = time.monotonic() + PATIENCE_S
+    while not condition():
+        if time.monotonic() > end_s:
+            raise TimeoutError(f"{what} did not come")
+        time.sleep(0.02)
+
+
+ROLES: dict[str, Callable[..., None]] = {
+    "arm": arm,
+    "trigger": trigger,
+    "record": record,
+    "call": call,
+    "configure": configure,
+    "start": start,
+}
+
+if __name__ == "__main__":
+    ROLES[sys.argv[1]](**json.loads(sys.argv[2]))
