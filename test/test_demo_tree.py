@@ -47,6 +47,7 @@ class FakeStage:
         self.commands: list[tuple[float, ...]] = []
         self.pictures: list[str] = []
         self.memory: Any = None
+        self.homeward = 0
         self.capsules: dict[str, Any] = {}
         self.judge: Judge | None = None
 
@@ -78,6 +79,12 @@ class FakeStage:
 
     def bump(self, torque_nm: tuple[float, float], duration_s: float) -> None:
         self.log.append("bump")
+
+    def look_for_home(self) -> None:
+        self.homeward += 1
+
+    def at_home(self) -> bool:
+        return True
 
     def watch(self, judge: Judge) -> None:
         self.judge, self.path = judge, [tuple(HOME_RAD)]

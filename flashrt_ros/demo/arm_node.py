@@ -10,10 +10,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-import rclpy
 from geometry_msgs.msg import PointStamped, Vector3Stamped
 from rcl_interfaces.msg import FloatingPointRange, IntegerRange, ParameterDescriptor
-from rclpy.callback_groups import ReentrantCallbackGroup
 from rclpy.clock import Clock, ClockType
 from rclpy.node import Node
 from rclpy.qos import QoSProfile
@@ -37,8 +35,8 @@ class ArmNode(Node):
     Publishes ``joint_states``, and ``cue`` while one is visible. Takes ``joint_command``
     (positions by joint name; the last one is held when commands stop), ``~/show_cue`` (x and y in
     metres, z = seconds) and ``~/bump`` (x and y in newton metres on the two joints, z = seconds).
-    ``~/home`` moves the arm home by itself and answers when it is there; commands that arrive
-    meanwhile are not followed.
+    ``~/home`` makes the arm go home by itself and answers at once; commands that arrive before it
+    is there are not followed.
     """
 
     def __init__(self, **node_arguments: Any) -> None:
@@ -64,7 +62,7 @@ class ArmNode(Node):
         self._redraw: Callable[[], bool] | None = open_viewer(self.arm) if viewer.value else None
         self._cue_m: tuple[float, float] | None = None
         self._cue_left = 0
-        self._homing: list[Any] = []
+        self._homing = False
         self._unfollowed = 0
         reliable = QoSProfile(depth=10)
         self._states = self.create_publisher(JointState, "joint_states", reliable)
@@ -72,9 +70,7 @@ class ArmNode(Node):
         self.create_subscription(JointState, "joint_command", self._on_command, reliable)
         self.create_subscription(PointStamped, "~/show_cue", self._on_show_cue, reliable)
         self.create_subscription(Vector3Stamped, "~/bump", self._on_bump, reliable)
-        self.create_service(
-            Trigger, "~/home", self._on_home, callback_group=ReentrantCallbackGroup()
-        )
+        self.create_service(Trigger, "~/home", self._on_home)
         self.create_timer(
             1.0 / CONTROL_HZ, self._tick, clock=Clock(clock_type=ClockType.STEADY_TIME)
         )
@@ -136,16 +132,12 @@ class ArmNode(Node):
         except InvalidArgumentError as error:
             self.get_logger().error(f"~/bump: {error}")
 
-    async def _on_home(
-        self, request: Trigger.Request, response: Trigger.Response
-    ) -> Trigger.Response:
-        done: Any = rclpy.task.Future(executor=self.executor)
+    def _on_home(self, request: Trigger.Request, response: Trigger.Response) -> Trigger.Response:
         if not self._homing:
             self.arm.command(self.arm.position_rad)
-        self._homing.append(done)
-        unfollowed = await done
+            self._homing, self._unfollowed = True, 0
         response.success = True
-        response.message = f"at home; {unfollowed} commands meanwhile were not followed"
+        response.message = "on the way home; commands are not followed until the arm is there"
         return response
 
     def _move_home(self) -> None:
@@ -154,9 +146,11 @@ class ArmNode(Node):
         self.arm.command(self.arm.target_rad + ahead / max(1.0, np.abs(ahead).max() / pace))
         away = np.abs(self.arm.position_rad - HOME_RAD).max()
         if away < AT_HOME_RAD and np.abs(self.arm.velocity_rad_s).max() < AT_REST_RAD_S:
-            for done in self._homing:
-                done.set_result(self._unfollowed)
-            self._homing, self._unfollowed = [], 0
+            self._homing = False
+            if self._unfollowed:
+                self.get_logger().info(
+                    f"at home; {self._unfollowed} commands meanwhile were not followed"
+                )
 
 
 def _by_name(names: Sequence[str], positions: Sequence[float]) -> list[float]:

@@ -18,7 +18,7 @@ from std_msgs.msg import String
 from std_srvs.srv import Trigger
 
 from flashrt_ros.demo.arm import JOINTS
-from flashrt_ros.demo.task import Array
+from flashrt_ros.demo.task import HOME_RAD, Array
 from flashrt_ros.demo.trial import Judge
 from flashrt_ros.errors import DeadlineError
 from flashrt_ros.msg import PolicyStatus
@@ -36,6 +36,10 @@ VERBS: dict[str, tuple[str, Any]] = {
     "home": (ARM, Trigger),
 }
 """Verb to its node and type."""
+HOME_STATES = 3
+"""So many measurements in a row must show the arm at home and at rest."""
+AT_HOME_RAD, AT_REST_RAD_S = 0.02, 0.1
+"""Wider than the arm's own idea of it by more than the noise of its measurements."""
 
 
 class PendingCall:
@@ -75,6 +79,7 @@ class Client(Node):
         latched = QoSProfile(depth=1, durability=DurabilityPolicy.TRANSIENT_LOCAL)
         self.create_subscription(PolicyStatus, f"{POLICY}/status", self._on_status, latched)
         self._active = self._arm_reports = False
+        self._home_states = 0
         self._callers = {
             verb: self.create_client(kind, f"{node}/{verb}")
             for verb, (node, kind) in VERBS.items()
@@ -161,6 +166,14 @@ class Client(Node):
         """Publishes a picture of the tree."""
         self._tree.publish(String(data=text))
 
+    def look_for_home(self) -> None:
+        """See ``Stage``."""
+        self._home_states = 0
+
+    def at_home(self) -> bool:
+        """See ``Stage``."""
+        return self._home_states >= HOME_STATES
+
     def watch(self, judge: Judge) -> None:
         """See ``Stage``; begins ``path`` and ``commands`` anew."""
         self._watcher = None
@@ -176,6 +189,10 @@ class Client(Node):
 
     def _on_state(self, message: JointState) -> None:
         self._arm_reports = True
+        away = max(abs(a - b) for a, b in zip(message.position, HOME_RAD, strict=True))
+        speed = max(map(abs, message.velocity))
+        at_home = away < AT_HOME_RAD and speed < AT_REST_RAD_S
+        self._home_states = self._home_states + 1 if at_home else 0
         judge = self._watcher
         if judge is None:
             return

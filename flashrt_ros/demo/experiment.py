@@ -88,8 +88,10 @@ class Experiment:
                     self.stage.show_tree(ascii_tree(root, show_status=True))
                 if root.status is not Status.RUNNING:
                     break
-                next_s = max(next_s + TICK_S, self.stage.clock())
-                self.sleep(next_s - self.stage.clock())
+                now_s = self.stage.clock()
+                # A late tick does not make the next ones come faster.
+                next_s = max(next_s + TICK_S, now_s)
+                self.sleep(next_s - now_s)
         finally:
             if root.status is Status.RUNNING:
                 root.stop(Status.INVALID)

@@ -134,10 +134,8 @@ class Report:
         lines.append(f"{'time of each verb, at the client':34}{'p50':>10}{'p99':>13}{'n':>7}")
         for verb, values in sorted(self.latency_ms.items()):
             found = quantiles(values)
-            note = " (the arm's way home)" if verb == "home" else ""
             lines.append(
-                f"  {verb + note:32}{found['p50']:>7.2f} ms{found['p99']:>10.2f} ms"
-                f"{found['n']:>7.0f}"
+                f"  {verb:32}{found['p50']:>7.2f} ms{found['p99']:>10.2f} ms{found['n']:>7.0f}"
             )
         lines += ["", f"a capsule weighs {self.capsule_bytes} bytes"]
         lines += [f"fault: {fault}" for fault in self.faults]

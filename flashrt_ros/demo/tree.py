@@ -23,6 +23,8 @@ from flashrt_ros.demo.trial import BUMP_S, TIME_LIMIT_S, Judge, Trial
 
 SETTLE_S = 0.06
 """After a cue: the contract calls one present until its last message is this old."""
+HOME_S = 10.0
+"""Time limit of the way home, which takes half a second."""
 REACH = "reach"
 """Name of the behaviour that fails if the target was not reached."""
 
@@ -49,6 +51,12 @@ class Stage(Services, Protocol):
 
     def bump(self, torque_nm: tuple[float, float], duration_s: float) -> None:
         """Has the arm pushed."""
+
+    def look_for_home(self) -> None:
+        """From now on measurements count for ``at_home``."""
+
+    def at_home(self) -> bool:
+        """Whether the arm has been measured at home and at rest."""
 
     def watch(self, judge: Judge) -> None:
         """Gives each measurement from now on to a judge."""
@@ -92,11 +100,17 @@ class Builder:
 
     def retreat(self) -> Behaviour:
         """Policy on hold, arm home."""
-        return _sequence("retreat", [self.call("pause"), self.call("home")])
+        return _sequence("retreat", [self.call("pause"), self.home()])
+
+    def home(self) -> Behaviour:
+        """Sends the arm home and waits until it is there."""
+        stage = self.stage
+        there = Until("at home", stage.at_home, HOME_S, stage.clock, begin=stage.look_for_home)
+        return _sequence("way home", [self.call("home"), there])
 
     def resume(self) -> Behaviour:
         """Goes on; where the start is refused as unsafe, retreats nearer and asks once more."""
-        again = _sequence("nearer", [self.call("home"), self.call("resume", name="resume again")])
+        again = _sequence("nearer", [self.home(), self.call("resume", name="resume again")])
         selector = Selector("go on", memory=True)
         selector.add_children([self.call("resume"), again])
         return selector
