@@ -7,6 +7,7 @@ same comparison must fail.
 from __future__ import annotations
 
 import random
+import threading
 from collections.abc import Callable
 
 import torch
@@ -149,3 +150,44 @@ def check_seed_and_reset(make: MakePolicy, device: str) -> None:
     session.reset_()
     assert actions(session, 0, 12) != first
     session.close()
+
+
+def check_plans_run_beside_steps(device: str) -> None:
+    """A planner thread plans while the control thread acts and restores; none is mixed up."""
+    session = PolicySession(ToyChunk(splices=True), device=device, seed=2, rollback_depth=4)
+    session.step(observations(0))
+    session.snapshot("start", pin=True)
+    adopted = refused = 0
+    for round_ in range(100):
+        ticket = session.begin_plan(observations(round_))
+        planner = threading.Thread(target=session.run_plan, args=(ticket,))
+        planner.start()
+        if not session.plan_due:
+            session.act()
+        if round_ % 5 == 0:
+            session.restore("start")
+        planner.join()
+        if session.adopt(ticket):
+            adopted += 1
+        else:
+            refused += 1
+            assert round_ % 5 == 0
+    assert (adopted, refused) == (80, 20)
+    session.close()
+
+
+def check_plan_depends_on_its_boundary_alone(device: str) -> None:
+    """Acts between begin and run do not change the chunk; another boundary does."""
+    chunks = []
+    for before, between in ((1, 0), (1, 2), (2, 0)):
+        session = PolicySession(ToyChunk(splices=True), device=device, seed=2)
+        run(session, 0, before)
+        ticket = session.begin_plan(observations(1))
+        for _ in range(between):
+            session.act()
+        session.run_plan(ticket)
+        assert session.adopt(ticket)
+        chunks.append(session.arena.state["chunk.actions"].cpu())
+        session.close()
+    assert torch.equal(chunks[0], chunks[1])
+    assert not torch.equal(chunks[0], chunks[2])

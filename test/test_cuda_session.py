@@ -7,7 +7,6 @@ noise integers are those of the CPU, and planner and control thread work at the 
 from __future__ import annotations
 
 import statistics
-import threading
 import time
 
 import pytest
@@ -15,9 +14,10 @@ import session_checks as checks
 import torch
 from toy_policies import ToyChunk, ToyRecurrent, observations
 
-from flashrt_ros.runtime import noise
+from flashrt_ros.runtime import noise, philox
 from flashrt_ros.runtime.buffers import BufferSpec, Role
-from flashrt_ros.runtime.device import Lane
+from flashrt_ros.runtime.device import Lane, open_device
+from flashrt_ros.runtime.graph import GraphPlan
 from flashrt_ros.runtime.policy import Buffers, Policy, Port, Ports
 from flashrt_ros.runtime.session import PolicySession
 
@@ -78,12 +78,12 @@ def test_verbs_and_steps_take_no_device_memory(make: checks.MakePolicy) -> None:
 def test_close_frees_the_device_memory() -> None:
     torch.cuda.synchronize()
     before = torch.cuda.memory_allocated()
-    session = PolicySession(ToyChunk(), device="cuda", store_bytes=32 << 20)
+    session = PolicySession(ToyChunk(), device="cuda", store_bytes=512 << 20)
     session.step(observations(0))
-    assert torch.cuda.memory_allocated() >= before + (32 << 20)
+    assert torch.cuda.memory_allocated() >= before + (512 << 20)
     session.close()
-    # The weights stay with the policy, and cuBLAS keeps a workspace for each stream.
-    assert torch.cuda.memory_allocated() < before + (20 << 20)
+    # The weights stay with the policy, and cuBLAS keeps tens of MiB for each stream.
+    assert torch.cuda.memory_allocated() < before + (256 << 20)
 
 
 @every_policy
@@ -131,7 +131,8 @@ def test_noise_is_that_of_the_cpu(key: int, counter: int, numel: int) -> None:
                 draw_(out, state, offset=offset, advance=True)
                 drawn[device] = out.cpu()
             if draw_ is noise.normal_:
-                torch.testing.assert_close(drawn["cuda"], drawn["cpu"], rtol=1e-5, atol=2e-6)
+                torch.testing.assert_close(drawn["cuda"], drawn["cpu"], rtol=1e-4, atol=1e-3)
+                assert torch.isfinite(drawn["cuda"]).all()
             else:
                 assert torch.equal(drawn["cuda"], drawn["cpu"])
     assert states["cuda"][noise.COUNTER].item() == states["cpu"][noise.COUNTER].item() > counter
@@ -146,45 +147,34 @@ def test_cpu_and_cuda_agree_within_tolerance() -> None:
     assert sessions[0].exec_id != sessions[1].exec_id
 
 
+def test_eager_noise_can_be_captured_and_is_the_same() -> None:
+    """Where Triton is missing, eager kernels draw: in a captured graph, the same integers."""
+    key = torch.tensor([noise.as_signed(2**63 + 5)], device="cuda")
+    counter = torch.tensor([2**32 - 3], device="cuda")
+    out = torch.zeros(4000, dtype=torch.int32, device="cuda")
+
+    def draw() -> None:
+        out.copy_(philox.draw_torch(counter, key, out.numel(), "words"))
+
+    device = open_device("cuda")
+    plan = GraphPlan("plan", draw, device)
+    plan.prepare()
+    out.zero_()
+    torch.cuda.synchronize()
+    with device.bind(Lane.CONTROL):
+        plan.replay()
+        device.synchronize()
+    expected = torch.zeros(4000, dtype=torch.int32)
+    noise.words_(expected, {noise.KEY: key.cpu(), noise.COUNTER: counter.cpu()})
+    assert torch.equal(out.cpu(), expected)
+
+
 def test_plans_run_beside_steps() -> None:
-    """A planner thread plans while the control thread acts, restores and forks."""
-    session = PolicySession(ToyChunk(splices=True), device="cuda", seed=2, rollback_depth=4)
-    session.step(observations(0))
-    session.snapshot("start", pin=True)
-    adopted = refused = 0
-    for round_ in range(200):
-        ticket = session.begin_plan(observations(round_))
-        planner = threading.Thread(target=session.run_plan, args=(ticket,))
-        planner.start()
-        if not session.plan_due:
-            session.act()
-        if round_ % 5 == 0:
-            session.restore("start")
-        planner.join()
-        if session.adopt(ticket):
-            adopted += 1
-        else:
-            refused += 1
-            assert round_ % 5 == 0
-    assert adopted == 160
-    assert refused == 40
-    session.close()
+    checks.check_plans_run_beside_steps("cuda")
 
 
 def test_a_plan_depends_on_its_boundary_alone() -> None:
-    """Acts between begin and adopt do not change the chunk that was planned."""
-    chunks = []
-    for acts in (0, 2):
-        session = PolicySession(ToyChunk(splices=True), device="cuda", seed=2)
-        session.step(observations(0))
-        ticket = session.begin_plan(observations(1))
-        for _ in range(acts):
-            session.act()
-        session.run_plan(ticket)
-        assert session.adopt(ticket)
-        chunks.append(session.arena.state["chunk.actions"].cpu())
-        session.close()
-    assert torch.equal(chunks[0], chunks[1])
+    checks.check_plan_depends_on_its_boundary_alone("cuda")
 
 
 class Block(Policy):

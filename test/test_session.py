@@ -10,6 +10,7 @@ import gc
 import random
 import threading
 import weakref
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -487,18 +488,12 @@ def test_splice_skips_the_rows_that_time_has_passed() -> None:
     assert (action.step, action.index) == (3, 2)
 
 
+def test_plans_run_beside_steps() -> None:
+    checks.check_plans_run_beside_steps("cpu")
+
+
 def test_plan_depends_on_its_boundary_alone() -> None:
-    chunks = []
-    for acts in (0, 2):
-        session = PolicySession(ToyChunk(splices=True))
-        session.step(observations(0))
-        ticket = session.begin_plan(observations(1))
-        for _ in range(acts):
-            session.act()
-        session.run_plan(ticket)
-        assert session.adopt(ticket)
-        chunks.append(session.arena.state["chunk.actions"].clone())
-    assert torch.equal(*chunks)
+    checks.check_plan_depends_on_its_boundary_alone("cpu")
 
 
 def test_stepwise_and_seam_give_the_same_actions() -> None:
@@ -537,6 +532,39 @@ def test_a_step_that_fails_half_way_must_be_undone() -> None:
             verb()
     assert session.rollback(1) == 1
     assert checks.actions(session, 3, 3) == expected[3:]
+
+
+def test_policies_run_without_gradients_but_outside_inference_mode() -> None:
+    class Watching(ToyChunk):
+        modes: ClassVar[set[tuple[bool, bool]]] = set()
+
+        def note(self) -> None:
+            self.modes.add((torch.is_grad_enabled(), torch.is_inference_mode_enabled()))
+
+        def reset_(self, state: Buffers) -> None:
+            self.note()
+            super().reset_(state)
+
+        def plan(self, state: Buffers, inputs: Buffers, outputs: Buffers) -> None:
+            self.note()
+            super().plan(state, inputs, outputs)
+
+        def adopt(self, state: Buffers, inputs: Buffers, outputs: Buffers) -> None:
+            self.note()
+            super().adopt(state, inputs, outputs)
+
+        def act(self, state: Buffers, inputs: Buffers, outputs: Buffers) -> None:
+            self.note()
+            super().act(state, inputs, outputs)
+
+    policy = Watching()
+    session = PolicySession(policy)
+    checks.run(session, 0, 6)
+    ticket = session.begin_plan(observations(0))
+    planner = threading.Thread(target=session.run_plan, args=(ticket,))
+    planner.start()
+    planner.join()
+    assert policy.modes == {(False, False)}
 
 
 def test_global_generators_are_neither_read_nor_moved() -> None:

@@ -10,7 +10,8 @@ _BLOCK = 256
 _KINDS = {"words": 0, "uniform": 1, "normal": 2}
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+# Not specialised on sizes: one compilation for each kind, all of them in the warm-up.
+@triton.jit(do_not_specialize=["offset", "numel"])  # type: ignore[untyped-decorator]
 def _philox_kernel(  # type: ignore[no-untyped-def]
     out_ptr,
     key_ptr,
@@ -55,8 +56,9 @@ def _philox_kernel(  # type: ignore[no-untyped-def]
             w2 = (c2 >> 8).to(tl.float32) * unit
             w3 = (c3 >> 8).to(tl.float32) * unit
         else:
-            r0 = tl.sqrt(tl.log(((c0 >> 8) + 1).to(tl.float32) * unit) * -2.0)
-            r2 = tl.sqrt(tl.log(((c2 >> 8) + 1).to(tl.float32) * unit) * -2.0)
+            # A logarithm that is approximate may come out above 0 for arguments next to 1.
+            r0 = tl.sqrt(tl.maximum(tl.log(((c0 >> 8) + 1).to(tl.float32) * unit) * -2.0, 0.0))
+            r2 = tl.sqrt(tl.maximum(tl.log(((c2 >> 8) + 1).to(tl.float32) * unit) * -2.0, 0.0))
             turn = unit * 6.283185307179586
             a1 = (c1 >> 8).to(tl.float32) * turn
             a3 = (c3 >> 8).to(tl.float32) * turn

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import importlib.metadata
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import torch
@@ -46,12 +47,11 @@ class CudaDevice(Device):
         """See ``Device.allocate_mirrored``."""
         return self.allocate(size_bytes), self.allocate_host(size_bytes)
 
-    @contextlib.contextmanager
-    def bind(self, lane: Lane) -> Iterator[None]:
+    def bind(self, lane: Lane) -> AbstractContextManager[None]:
         """See ``Device.bind``."""
         # The stream's context also makes its device the current one.
-        with torch.cuda.stream(self._streams[lane]):
-            yield
+        context: AbstractContextManager[None] = torch.cuda.stream(self._streams[lane])
+        return context
 
     def copy_(self, dst: torch.Tensor, src: torch.Tensor) -> None:
         """See ``Device.copy_``."""
