@@ -120,7 +120,8 @@ def test_a_failed_start_says_why(command: Command) -> None:
     out, _ = demo.communicate(timeout=LIMIT_S)
     assert demo.returncode == 1
     assert "no_such_policy" in out
-    assert "active policy" in out or "ended with status" in out
+    assert "the policy did not start: it is still unconfigured" in out
+    assert "policy.log" in out
 
 
 def test_an_existing_bag_is_refused_before_anything_moves(

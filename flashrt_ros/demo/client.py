@@ -10,6 +10,8 @@ from typing import Any
 
 import rclpy
 from geometry_msgs.msg import PointStamped, Vector3Stamped
+from lifecycle_msgs.msg import State
+from lifecycle_msgs.srv import GetState
 from rclpy.executors import SingleThreadedExecutor
 from rclpy.node import Node
 from rclpy.qos import DurabilityPolicy, QoSProfile
@@ -36,6 +38,8 @@ VERBS: dict[str, tuple[str, Any]] = {
     "home": (ARM, Trigger),
 }
 """Verb to its node and type."""
+ASK_S = 0.7
+"""How often a policy that is not active yet is asked for its lifecycle state."""
 HOME_STATES = 3
 """So many measurements in a row must show the arm at home and at rest."""
 AT_HOME_RAD, AT_REST_RAD_S = 0.02, 0.1
@@ -79,7 +83,8 @@ class Client(Node):
         latched = QoSProfile(depth=1, durability=DurabilityPolicy.TRANSIENT_LOCAL)
         self.create_subscription(PolicyStatus, f"{POLICY}/status", self._on_status, latched)
         self._active = self._arm_reports = False
-        self._home_states = 0
+        self._home_states = self._unconfigured = 0
+        self._lifecycle = self.create_client(GetState, f"{POLICY}/get_state")
         self._callers = {
             verb: self.create_client(kind, f"{node}/{verb}")
             for verb, (node, kind) in VERBS.items()
@@ -103,8 +108,16 @@ class Client(Node):
             DeadlineError: Naming what is missing.
         """
         deadline_s = self.clock() + timeout_s
+        asked_s = self.clock()
         while missing := self._missing():
             alive()
+            if self.clock() > asked_s + ASK_S and self._lifecycle.service_is_ready():
+                asked_s = self.clock()
+                self._lifecycle.call_async(GetState.Request()).add_done_callback(
+                    self._on_lifecycle
+                )
+            if self._unconfigured > 2:
+                raise DeadlineError("the policy did not start: it is still unconfigured")
             if self.clock() > deadline_s:
                 raise DeadlineError(
                     f"after {timeout_s:.0f} s there was still no {', no '.join(missing)}"
@@ -183,6 +196,11 @@ class Client(Node):
     def content(self) -> bool:
         """See ``Stage``."""
         return self._content
+
+    def _on_lifecycle(self, done: Any) -> None:
+        # It configures itself in its executor: whatever it answers, it says before or after that.
+        unconfigured = done.result().current_state.id == State.PRIMARY_STATE_UNCONFIGURED
+        self._unconfigured = self._unconfigured + 1 if unconfigured else 0
 
     def _on_status(self, message: PolicyStatus) -> None:
         self._active = message.mode not in (PolicyStatus.UNCONFIGURED, PolicyStatus.INACTIVE)
