@@ -34,6 +34,8 @@ class Fingerprint:
 
     def difference(self, other: Fingerprint) -> tuple[str, str, str] | None:
         """Returns the first field that differs, its value here and there; None if none does."""
+        if self.id == other.id:
+            return None
         if other.id == self.id:
             return None
         for name in (*self.fields, *(name for name in other.fields if name not in self.fields)):

@@ -82,7 +82,7 @@ class Verbs(LiveState):
             InternalError: The last step failed half-way.
         """
         self._check_whole("snapshot")
-        id_ = new_id()
+        id_ = "" if name else new_id()
         name = name or f"capsule-{id_}"
         old = None
         if replace and check_name(name) in self.store:
@@ -94,7 +94,8 @@ class Verbs(LiveState):
         segment = self._reserve(old)
         with self.device.bind(Lane.CONTROL):
             self._fill(segment)
-        capsule = self._describe(id_, name, segment, pinned=pin)
+        # While the copy runs: an id takes as long as enqueueing it did.
+        capsule = self._describe(id_ or new_id(), name, segment, pinned=pin)
         self.store.put(capsule)
         self.capsule_id = capsule.id
         return capsule
