@@ -49,8 +49,12 @@ class CudaDevice(Device):
 
     def bind(self, lane: Lane) -> AbstractContextManager[None]:
         """See ``Device.bind``."""
+        stream = self._streams[lane]
+        # Switching streams takes longer than enqueueing a copy: not where nothing would change.
+        if torch.cuda.current_stream() == stream:
+            return contextlib.nullcontext()
         # The stream's context also makes its device the current one.
-        context: AbstractContextManager[None] = torch.cuda.stream(self._streams[lane])
+        context: AbstractContextManager[None] = torch.cuda.stream(stream)
         return context
 
     def copy_(self, dst: torch.Tensor, src: torch.Tensor) -> None:
