@@ -9,7 +9,7 @@
 from pathlib import Path
 
 from launch.actions import DeclareLaunchArgument
-from launch.substitutions import LaunchConfiguration, PathJoinSubstitution
+from launch.substitutions import LaunchConfiguration
 from launch_ros.actions import Node
 
 from launch import LaunchDescription
@@ -18,7 +18,6 @@ SHARE = Path(__file__).absolute().parents[1]
 
 
 def generate_launch_description() -> LaunchDescription:
-    contract = PathJoinSubstitution([str(SHARE), "config", LaunchConfiguration("contract")])
     return LaunchDescription(
         [
             DeclareLaunchArgument(
@@ -34,8 +33,8 @@ def generate_launch_description() -> LaunchDescription:
             ),
             DeclareLaunchArgument(
                 "contract",
-                default_value="demo_arm.contract.yaml",
-                description="contract file in the package's config folder, or an absolute path",
+                default_value=str(SHARE / "config" / "demo_arm.contract.yaml"),
+                description="contract file",
             ),
             Node(
                 package="flashrt_ros",
@@ -51,7 +50,7 @@ def generate_launch_description() -> LaunchDescription:
                 parameters=[
                     {
                         "policy": LaunchConfiguration("policy"),
-                        "contract": contract,
+                        "contract": LaunchConfiguration("contract"),
                         "autostart": True,
                     }
                 ],

@@ -5,13 +5,14 @@ blurred by the arm's; the control is a continuation from a state in which one pa
 """
 
 import dataclasses
+import sys
 
 import numpy as np
 import pytest
 
-from flashrt_ros.demo.arm import MAX_BUMP_NM, Arm, tip_of
+from flashrt_ros.demo.arm import MAX_BUMP_NM, Arm, open_viewer, tip_of
 from flashrt_ros.demo.task import HOME_RAD
-from flashrt_ros.errors import InvalidArgumentError
+from flashrt_ros.errors import InvalidArgumentError, UnsupportedError
 
 
 def run(arm: Arm, steps: int) -> np.ndarray:
@@ -89,6 +90,14 @@ def test_a_command_beyond_the_stops_is_clipped() -> None:
     arm = Arm()
     arm.command((9.0, -9.0))
     np.testing.assert_array_equal(arm.target_rad, (3.0, -2.6))
+
+
+def test_the_viewer_says_that_it_needs_a_display(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "platform", "linux")
+    for name in ("DISPLAY", "WAYLAND_DISPLAY"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(UnsupportedError, match="expected DISPLAY or WAYLAND_DISPLAY"):
+        open_viewer(Arm())
 
 
 def test_the_cue_is_seen_and_hidden() -> None:

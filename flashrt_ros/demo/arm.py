@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import os
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -250,6 +252,12 @@ def open_viewer(arm: Arm) -> Callable[[], bool]:
     Raises:
         UnsupportedError: This machine has no display or no OpenGL.
     """
+    if sys.platform == "linux" and not {"DISPLAY", "WAYLAND_DISPLAY"} & set(os.environ):
+        # Asked for without a display, the window's library ends the process.
+        raise UnsupportedError(
+            "the viewer needs a display: expected DISPLAY or WAYLAND_DISPLAY to be set, found "
+            "neither; run without the viewer option, the demonstration does not need it"
+        )
     try:
         from mujoco import viewer
 

@@ -89,6 +89,7 @@ def _play(arguments: argparse.Namespace, log_directory: Path, bag: Path | None) 
     from flashrt_ros.demo.client import Client, Spinner
     from flashrt_ros.demo.experiment import Experiment
     from flashrt_ros.demo.record import Recorder
+    from flashrt_ros.demo.tree import Way
 
     domain = os.environ.get("ROS_DOMAIN_ID", "0")
     commands = {} if arguments.attach else _commands(arguments)
@@ -120,6 +121,8 @@ def _play(arguments: argparse.Namespace, log_directory: Path, bag: Path | None) 
                 logs = [f"{p.name}, {p.log}:\n{p.last_words()}" for p in processes]
                 words = "\n".join(["; what the nodes said last:", *logs])
             raise DeadlineError(f"{error}{words}") from None
+        episodes = arguments.episodes * len(Way)
+        print(f"{episodes} episodes and a fork: about {episodes * 3.8 + 12:.0f} s", flush=True)
         experiment = Experiment(client, arguments.seed, _say, alive)
         report = experiment.run(arguments.episodes)
         print(f"\n{report.table()}", flush=True)

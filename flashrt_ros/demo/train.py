@@ -232,7 +232,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Train the policy of the demonstration.")
     parser.add_argument("--out", type=Path, required=True, help="directory to write")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--rounds", type=int, default=12)
+    parser.add_argument("--rounds", type=int, default=14)
     parser.add_argument("--updates", type=int, default=120, help="gradient steps after each round")
     parser.add_argument("--warm-updates", type=int, default=400, help="those after the first")
     options = parser.parse_args(argv)
