@@ -2,6 +2,11 @@
 
 import pytest
 import torch
+from hypothesis import settings
+
+# Times vary on a shared machine, so no example has a deadline.
+settings.register_profile("no_deadline", deadline=None)
+settings.load_profile("no_deadline")
 
 
 def pytest_configure() -> None:

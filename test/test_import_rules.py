@@ -51,7 +51,7 @@ def room_of(path: Path) -> str:
     return inner.parts[0] if len(inner.parts) > 1 else inner.stem
 
 
-def imports(path: Path) -> list[tuple[str, int, bool]]:
+def imports(path: Path, text: str | None = None) -> list[tuple[str, int, bool]]:
     """Every import: dotted name, line, and whether the module runs it when it is itself imported.
 
     Imports under ``if TYPE_CHECKING`` never run and count as lazy.
@@ -71,8 +71,25 @@ def imports(path: Path) -> list[tuple[str, int, bool]]:
         for child in ast.iter_child_nodes(node):
             visit(child, eager and not lazy)
 
-    visit(ast.parse(path.read_text(encoding="utf-8")), eager=True)
+    visit(ast.parse(path.read_text(encoding="utf-8") if text is None else text), eager=True)
     return found
+
+
+def test_imports_are_seen_wherever_they_stand() -> None:
+    text = (
+        "import rclpy.node\n"
+        "from flashrt_ros.bag import reader\n"
+        "from ..contract.sampler import Sampler\n"
+        "if TYPE_CHECKING:\n    import triton\n"
+        "def lazy():\n    from . import noise_kernel\n"
+    )
+    assert imports(PACKAGE / "runtime" / "probe.py", text) == [
+        ("rclpy.node", 1, True),
+        ("flashrt_ros.bag.reader", 2, True),
+        ("flashrt_ros.contract.sampler.Sampler", 3, True),
+        ("triton", 5, False),
+        ("flashrt_ros.runtime.noise_kernel", 7, False),
+    ]
 
 
 def faults() -> list[str]:

@@ -11,15 +11,12 @@ import math
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from flashrt_ros.errors import InvalidArgumentError, SpecError
 from flashrt_ros.runtime import noise, philox
 
-# Times vary on a shared machine, so no draw has a deadline.
-settings.register_profile("no_deadline", deadline=None)
-settings.load_profile("no_deadline")
 words64 = st.integers(0, 2**64 - 1)
 
 KNOWN = [

@@ -114,7 +114,7 @@ def test_no_address_moves_and_no_pool_grows() -> None:
     def addresses() -> list[int]:
         arena = session.arena
         tensors = [arena.fixed, *arena.state.values(), *arena.inputs.values()]
-        tensors += [*arena.outputs.values(), *session.store.pool._views]
+        tensors += [*arena.outputs.values(), session.store.pool._memory]
         return [tensor.data_ptr() for tensor in tensors]
 
     before = addresses()
@@ -567,6 +567,31 @@ def test_policies_run_without_gradients_but_outside_inference_mode() -> None:
     assert policy.modes == {(False, False)}
 
 
+def test_a_copy_that_fails_leaks_nothing_and_is_noticed() -> None:
+    session = PolicySession(ToyRecurrent(), rollback_depth=0)
+    checks.run(session, 0, 3)
+    session.snapshot("a")
+    before = fingerprint_of(session)
+    works = session.device.copy_
+
+    def fails(dst: torch.Tensor, src: torch.Tensor) -> None:
+        raise RuntimeError("no such luck")
+
+    session.device.copy_ = fails  # type: ignore[method-assign]
+    for verb in (lambda: session.snapshot("b"), lambda: session.fork(None, count=3)):
+        with pytest.raises(RuntimeError, match="no such luck"):
+            verb()
+        assert fingerprint_of(session) == before
+    for verb in (lambda: session.restore("a"), lambda: session.rollback(), session.reset_):
+        with pytest.raises(RuntimeError, match="no such luck"):
+            verb()
+        with pytest.raises(errors.InternalError, match="failed: no such luck"):
+            session.step(observations(3))
+    session.device.copy_ = works  # type: ignore[method-assign]
+    session.restore("a")
+    session.step(observations(3))
+
+
 def test_global_generators_are_neither_read_nor_moved() -> None:
     session = PolicySession(ToyRecurrent(), seed=1)
     torch.manual_seed(0)
@@ -597,7 +622,7 @@ def test_digest_is_of_the_state_alone() -> None:
 
 def test_close_frees_and_forbids() -> None:
     session = PolicySession(ToyChunk())
-    session.snapshot("a")
+    capsule = session.snapshot("a")
     ticket = session.begin_plan(observations(0))
     memory = [weakref.ref(t) for t in (session.arena.fixed, session.store.pool._memory)]
     gc.disable()
@@ -624,6 +649,7 @@ def test_close_frees_and_forbids() -> None:
         lambda: session.drop("a"),
         lambda: session.state_bytes(),
         lambda: session.state_digest(),
+        lambda: capsule.segment.bytes,
     ):
         with pytest.raises(errors.NotConfiguredError, match="closed"):
             use()

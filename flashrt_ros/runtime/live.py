@@ -144,7 +144,7 @@ class LiveState:
 
     def _go(self, target: Capsule, key: int) -> None:
         """Makes ``target``, which has been checked, the live state."""
-        with self.device.bind(Lane.CONTROL):
+        with self.device.bind(Lane.CONTROL), self._tearing("a restore failed"):
             self.device.copy_(self.arena.fixed, target.segment.bytes)
             self._noise_key = target.segment.noise_key
             if key != self._noise_key:
@@ -169,9 +169,16 @@ class LiveState:
         self.arena.state[noise.KEY].fill_(noise.as_signed(key))
         self._noise_key = key
 
-    def _reserve(self, replacing: Capsule | None) -> Segment:
+    def _keep(self, replacing: Capsule | None = None) -> Segment:
+        """Returns a copy of the live state, for which others may have to give way."""
         segment, evicted = self.store.reserve(replacing)
         self.last_evicted = [capsule.name for capsule in evicted if not capsule.automatic]
+        try:
+            with self.device.bind(Lane.CONTROL):
+                self._fill(segment)
+        except BaseException:
+            segment.release()
+            raise
         return segment
 
     def _fill(self, segment: Segment) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from flashrt_ros.errors import InternalError, NoMemoryError
+from flashrt_ros.errors import InternalError, NoMemoryError, NotConfiguredError
 from flashrt_ros.runtime.device import Device
 
 
@@ -12,7 +12,6 @@ class Segment:
     """The bytes of one state, held by one or more capsules.
 
     Attributes:
-        bytes: Flat uint8 view of a slot of the pool.
         size_bytes: Its length.
         holders: Capsules that hold it; at zero the slot is free again.
         noise_key: Unsigned key within these bytes, so that nobody has to read it back.
@@ -21,10 +20,21 @@ class Segment:
     def __init__(self, pool: SlotPool, index: int, view_N: torch.Tensor) -> None:
         self._pool = pool
         self._index = index
-        self.bytes = view_N
+        self._view: torch.Tensor | None = view_N
         self.size_bytes = view_N.numel()
         self.holders = 1
         self.noise_key = 0
+
+    @property
+    def bytes(self) -> torch.Tensor:
+        """``(size_bytes,)`` uint8 view of a slot of the pool, on the device.
+
+        Raises:
+            NotConfiguredError: The session was closed.
+        """
+        if self._view is None:
+            raise NotConfiguredError("the session of this capsule is closed; its bytes are gone")
+        return self._view
 
     def retain(self) -> Segment:
         """Counts one more holder and returns the segment.
@@ -51,6 +61,10 @@ class Segment:
         self._pool.give_back(self._index)
         return self.size_bytes
 
+    def close(self) -> None:
+        """Lets go of the memory, whoever still holds the segment."""
+        self._view = None
+
 
 class SlotPool:
     """One allocation, cut into slots of ``slot_bytes``.
@@ -67,11 +81,8 @@ class SlotPool:
         self.slot_bytes = slot_bytes
         self.slots = budget_bytes // slot_bytes
         self._memory = device.allocate(self.slots * slot_bytes)
-        self._views = [
-            self._memory[index * slot_bytes : (index + 1) * slot_bytes]
-            for index in range(self.slots)
-        ]
         self._free = list(reversed(range(self.slots)))
+        self._held: dict[int, Segment] = {}
 
     @property
     def free(self) -> int:
@@ -81,7 +92,7 @@ class SlotPool:
     @property
     def bytes_used(self) -> int:
         """Bytes of the slots that are held."""
-        return (self.slots - len(self._free)) * self.slot_bytes
+        return len(self._held) * self.slot_bytes
 
     def take(self) -> Segment:
         """Returns a free slot with one holder; its content is garbage.
@@ -92,15 +103,21 @@ class SlotPool:
         if not self._free:
             raise NoMemoryError(f"all {self.slots} slots of {self.slot_bytes} bytes are in use")
         index = self._free.pop()
-        return Segment(self, index, self._views[index])
+        # Views are made one by one: a store of small states has tens of thousands of slots.
+        view_N = self._memory[index * self.slot_bytes : (index + 1) * self.slot_bytes]
+        segment = self._held[index] = Segment(self, index, view_N)
+        return segment
 
     def give_back(self, index: int) -> None:
         """Makes a slot free; called by its segment."""
+        del self._held[index]
         self._free.append(index)
 
     def close(self) -> None:
-        """Frees the memory; capsules that are still around must not be used any more."""
+        """Frees the memory, even if capsules are still around."""
+        for segment in self._held.values():
+            segment.close()
+        self._held.clear()
         self._free.clear()
-        self._views.clear()
         self._memory = self._memory.new_empty(0)
         self.slots = 0

@@ -56,7 +56,7 @@ class Verbs(LiveState):
             key = noise.check_seed(seed)
         else:
             key = noise.derive_key(self.seed, episode) if episode else self.seed
-        with self.device.bind(Lane.CONTROL):
+        with self.device.bind(Lane.CONTROL), self._tearing("a reset failed"):
             self.device.copy_(arena.fixed, self._initial)
             self._set_key(key)
         self.host = HostRecord(episode=episode, task=task or "")
@@ -91,9 +91,7 @@ class Verbs(LiveState):
             self.store.check_free(name)
         elif old.pinned:
             raise PinnedError(f"capsule {name!r} is pinned and cannot be replaced; unpin it first")
-        segment = self._reserve(old)
-        with self.device.bind(Lane.CONTROL):
-            self._fill(segment)
+        segment = self._keep(replacing=old)
         # While the copy runs: an id takes as long as enqueueing it did.
         capsule = self._describe(id_ or new_id(), name, segment, pinned=pin)
         self.store.put(capsule)
@@ -157,9 +155,7 @@ class Verbs(LiveState):
         self._check_names(names)
         self.last_evicted = []
         if parent is None:
-            segment = self._reserve(None)
-            with self.device.bind(Lane.CONTROL):
-                self._fill(segment)
+            segment = self._keep()
             origin = self._describe("", "", segment)
         else:
             segment = parent.segment.retain()

@@ -30,7 +30,7 @@ class CudaDevice(Device):
         """See ``Device.allocate``."""
         try:
             section_N = torch.zeros(size_bytes, dtype=torch.uint8, device=self.torch_device)
-        except torch.OutOfMemoryError as error:
+        except torch.cuda.OutOfMemoryError as error:
             free_bytes, total_bytes = torch.cuda.mem_get_info(self.torch_device)
             raise NoMemoryError(
                 f"{self.name}: could not allocate {size_bytes} bytes; {free_bytes} of"
