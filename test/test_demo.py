@@ -12,6 +12,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -113,6 +114,20 @@ def test_an_interruption_ends_all_processes(command: Command, tmp_path: Path) ->
     demo.send_signal(signal.SIGINT)
     demo.communicate(timeout=30.0)
     assert demo.returncode == 130
+
+
+def test_killed_it_leaves_nothing_behind(command: Command) -> None:
+    demo = command.start("--episodes", "50", "--no-bag")
+    assert demo.stdout is not None
+    for line in demo.stdout:
+        if line.startswith("episode 1"):
+            break
+    demo.kill()
+    demo.wait(timeout=30.0)
+    demo.stdout.close()
+    deadline_s = time.monotonic() + 30.0
+    while command.left_running() and time.monotonic() < deadline_s:
+        time.sleep(0.1)
 
 
 def test_a_failed_start_says_why(command: Command) -> None:

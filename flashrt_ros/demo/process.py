@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -21,6 +22,7 @@ LAST_DOMAIN = 101
 """Higher domains have ports that Linux gives away to others."""
 STOP_S = 5.0
 """A node that has not ended so long after SIGINT is killed."""
+WATCH_S = 1.0
 LOG_LINES = 12
 
 
@@ -68,18 +70,36 @@ def set_environment(domain: int, log_directory: Path) -> None:
 
 
 def node_command(module: str, parameters: Mapping[str, object]) -> list[str]:
-    """Command line that runs the ``main`` of one of our node modules.
+    """Command line that runs the ``main`` of one of our node modules, as long as we live.
 
     Args:
         module: Such as ``flashrt_ros.demo.arm_node``.
         parameters: ROS parameters by name.
     """
-    words = [sys.executable, "-c", f"from {module} import main; raise SystemExit(main())"]
-    words.append("--ros-args")
+    code = (
+        f"from {__name__} import end_with; end_with({os.getpid()}); "
+        f"from {module} import main; raise SystemExit(main())"
+    )
+    words = [sys.executable, "-c", code, "--ros-args"]
     for name, value in parameters.items():
         text = str(value).lower() if isinstance(value, bool) else str(value)
         words += ["-p", f"{name}:={text}"]
     return words
+
+
+def end_with(parent: int) -> None:
+    """Sends this process SIGINT when its parent is gone, even if that was killed.
+
+    Args:
+        parent: Process id; given, as the parent may be gone before this is called.
+    """
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(WATCH_S)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    threading.Thread(target=watch, name="parent-watch", daemon=True).start()
 
 
 class Process:
