@@ -373,6 +373,16 @@ def test_resume_gives_up_without_input_and_holds() -> None:
     assert rig.mode is Mode.HOLDING, "what was answered with a refusal must not move later"
 
 
+def test_resume_that_timed_out_does_not_move_later() -> None:
+    rig = Rig(hold=True)
+    verb, _ = rig.call("resume")
+    verb.expire(10**18)
+    rig.tick(3)
+    assert rig.mode is Mode.HOLDING
+    assert "timed out" in rig.reason
+    assert not rig.out.sent
+
+
 def test_stop_overtakes_a_resume() -> None:
     rig = Rig(hold=True)
     verb, _ = rig.call("resume")

@@ -97,6 +97,10 @@ class Control:
         torch.set_num_threads(self._torch_threads)
         try:
             self.stepper = self._make()
+            # What exists now stays: a full collection over all of torch's objects takes tens of
+            # milliseconds, several control periods.
+            gc.collect()
+            gc.freeze()
         except BaseException as error:
             self._error = error
             return
@@ -106,19 +110,19 @@ class Control:
             self._loop(self.stepper, Handlers(self.stepper))
         finally:
             self.stepper.close()
-            # The session's buffers are held in cycles by captured closures.
             self.stepper = None
-            gc.collect()
+            gc.unfreeze()
+            gc.collect()  # plans hold the session's buffers in cycles
 
     def _loop(self, stepper: Stepper, handlers: Handlers) -> None:
         deadline_ns: int | None = None
-        stepper.publish_status()
         while not self._stopping:
             active = stepper.motion.active
             now_ns = self._clock_ns()
             if not active:
                 deadline_ns = None
                 stepper.timing.last_tick_ns = 0
+                stepper.resumption.overtaken()
                 stepper.publish_status()
             elif deadline_ns is None:
                 deadline_ns = now_ns

@@ -72,6 +72,12 @@ class Resumption:
         """The state that it was meant for is gone."""
         self.end(SupersededError(f"resume: overtaken by {by} before the first command"))
 
+    def check(self) -> None:
+        """Holds again if its time was up: who was told TIMEOUT does not expect motion later."""
+        if self._verb is not None and self._verb.result is not None:
+            self._verb = None
+            self._motion.hold("~/resume timed out before the first command; call it again")
+
     def overtaken(self) -> None:
         """Motion was forbidden before the first command."""
         if self._verb is not None:

@@ -97,7 +97,7 @@ class Stepper:
         # A plan beside sees an older sample than the control steps that take its rows.
         self._planned: Sample | None = None
         self._acted_on: Sample | None = None
-        self._status = StatusRecord()
+        self._status = status_of(session, motion.standing, commander.dry_run)
 
     # One period
 
@@ -108,6 +108,7 @@ class Stepper:
         if last_ns:
             self.timing.period_ms.add(period_ms)
         self._heed_jump()
+        self.resumption.check()
         sample = self.source.sample(now_ns, self.motion.not_before_ns)
         self.sample = sample
         faults = self._input_faults(sample)
@@ -167,8 +168,8 @@ class Stepper:
                 self.motion.input_fault("waits for the first plan")
             return
         measured = sample.measured
-        if self.motion.starting and not first:
-            # The step took so long that motion was ended meanwhile: where is the arm now?
+        if self.motion.starting:
+            # The step may have taken long: where is the arm now?
             measured = self.source.sample(self.clock_ns(), self.motion.not_before_ns).measured
         values = action.values.numpy()
         outcome = self.commander.command(values, measured, self.clock_ns(), epoch)
