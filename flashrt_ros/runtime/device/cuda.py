@@ -25,6 +25,18 @@ class CudaDevice(Device):
         with torch.cuda.device(self.torch_device):
             self._streams = {lane: torch.cuda.Stream(self.torch_device) for lane in Lane}
             self._marks = {lane: torch.cuda.Event() for lane in Lane}
+        self._index = index
+        self._by_handle = {stream.cuda_stream: stream for stream in self._streams.values()}
+
+    def _current(self) -> torch.cuda.Stream | None:
+        """Our stream that is current in this thread, if one is.
+
+        ``torch.cuda.current_stream`` would say so as well, but makes a new object at each call,
+        which takes longer than the copy of a small state.
+        """
+        if torch._C._cuda_getDevice() != self._index:
+            return None
+        return self._by_handle.get(torch._C._cuda_getCurrentRawStream(self._index))
 
     def allocate(self, size_bytes: int) -> torch.Tensor:
         """See ``Device.allocate``."""
@@ -51,7 +63,7 @@ class CudaDevice(Device):
         """See ``Device.bind``."""
         stream = self._streams[lane]
         # Switching streams takes longer than enqueueing a copy: not where nothing would change.
-        if torch.cuda.current_stream() == stream:
+        if self._current() is stream:
             return contextlib.nullcontext()
         # The stream's context also makes its device the current one.
         context: AbstractContextManager[None] = torch.cuda.stream(stream)
@@ -100,7 +112,7 @@ class CudaDevice(Device):
 
     def synchronize(self) -> None:
         """See ``Device.synchronize``."""
-        torch.cuda.current_stream().synchronize()
+        (self._current() or torch.cuda.current_stream()).synchronize()
 
     def facts(self) -> Mapping[str, str]:
         """See ``Device.facts``."""
