@@ -20,6 +20,8 @@ from toy_policies import ToyAdvancing, ToyChunk, ToyRecurrent, observations
 
 from flashrt_ros import errors
 from flashrt_ros.runtime.buffers import BufferSpec, Role
+from flashrt_ros.runtime.device import open_device
+from flashrt_ros.runtime.graph import GraphPlan
 from flashrt_ros.runtime.policy import Buffers, HostRecord, Port, Ports
 from flashrt_ros.runtime.session import PolicySession
 
@@ -349,8 +351,19 @@ def test_ring_follows_the_lineage() -> None:
     assert session.rollback(1) == 5  # 4 to 7 went with the restore of "early"; 3 led to both
     assert session.host.step == 3
     session.reset_()
+    assert [c.name for c in session.store.list()] == ["early", "late"]
     with pytest.raises(errors.NotFoundError):
         session.rollback(1)
+
+
+def test_no_boundary_is_kept_twice() -> None:
+    session = PolicySession(ToyRecurrent(), rollback_depth=4)
+    checks.run(session, 0, 6)
+    session.rollback(2)
+    checks.run(session, 4, 1)
+    session.rollback(1)
+    checks.run(session, 4, 1)
+    assert [c.host.step for c in session.store.list()] == [2, 3, 4]
 
 
 def test_new_seed_at_rollback_takes_another_way() -> None:
@@ -679,6 +692,12 @@ def test_warm_up_leaves_no_trace() -> None:
         for n in (0, 1, 5)
     }
     assert len(bytes_) == 1
+
+
+def test_a_plan_must_be_prepared() -> None:
+    plan = GraphPlan("act", lambda: None, open_device("cpu"))
+    with pytest.raises(errors.NotConfiguredError, match="'act' was never prepared"):
+        plan.replay()
 
 
 def test_numpy_integers_are_accepted() -> None:
