@@ -15,6 +15,15 @@ from flashrt_ros.runtime.device.base import Device, Lane, Replay
 from flashrt_ros.runtime.device.switches import numeric_switches
 from flashrt_ros.runtime.noise import triton_found
 
+try:
+    # Comes with torch's own CUDA wheels of late; not everywhere.
+    from cuda.bindings import runtime as _RUNTIME
+except ImportError:
+    _RUNTIME = None
+else:
+    _ANY_WAY = _RUNTIME.cudaMemcpyKind.cudaMemcpyDefault
+    _SUCCESS = _RUNTIME.cudaError_t.cudaSuccess
+
 
 class CudaDevice(Device):
     """One GPU, with a stream for each lane of one session."""
@@ -71,7 +80,19 @@ class CudaDevice(Device):
 
     def copy_(self, dst: torch.Tensor, src: torch.Tensor) -> None:
         """See ``Device.copy_``."""
-        dst.copy_(src, non_blocking=True)
+        if _RUNTIME is None:
+            dst.copy_(src, non_blocking=True)
+            return
+        # Torch takes 6 us to find out that this is a plain copy; a 64 MiB state takes 43 us.
+        (status,) = _RUNTIME.cudaMemcpyAsync(
+            dst.data_ptr(),
+            src.data_ptr(),
+            dst.nbytes,
+            _ANY_WAY,
+            torch._C._cuda_getCurrentRawStream(self._index),
+        )
+        if status != _SUCCESS:
+            raise RuntimeError(f"{self.name}: copying {dst.nbytes} bytes failed: {status}")
 
     def compile(self, fn: Callable[[], None], warm_up: int, before: Callable[[], None]) -> Replay:
         """See ``Device.compile``.
