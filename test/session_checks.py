@@ -27,6 +27,12 @@ LOAD_BEARING = {
 Trace = list[tuple[bytes, tuple[float, ...], HostRecord]]
 
 
+def settle(session: PolicySession) -> None:
+    """Waits for all work: tests look at buffers from another stream than the session's."""
+    if session.device.torch_device.type == "cuda":
+        torch.cuda.synchronize()
+
+
 def run(session: PolicySession, first: int, steps: int) -> Trace:
     """Steps and records every state byte, action and host record."""
     trace: Trace = []
@@ -83,11 +89,12 @@ def check_controls_differ(make: MakePolicy, device: str) -> None:
     session.snapshot("elsewhere")
     for name in LOAD_BEARING[make]:
         session.restore("elsewhere")
+        settle(session)
         left_out = session.arena.state[name].clone()
         session.restore("cut")
+        settle(session)
         session.arena.state[name].copy_(left_out)
-        if device.startswith("cuda"):
-            torch.cuda.synchronize()
+        settle(session)
         found = run(session, 9, 30)
         same_actions = [a for _, a, _ in found] == [a for _, a, _ in expected]
         assert not same_actions, f"{name} left out of the restore changes no action"
@@ -187,6 +194,7 @@ def check_plan_depends_on_its_boundary_alone(device: str) -> None:
             session.act()
         session.run_plan(ticket)
         assert session.adopt(ticket)
+        settle(session)
         chunks.append(session.arena.state["chunk.actions"].cpu())
         session.close()
     assert torch.equal(chunks[0], chunks[1])

@@ -100,6 +100,8 @@ class Engine:
         # One plan at a time: a stale one may still run when the next begins.
         self._planning = threading.Lock()
         self._closed = False
+        # True while a copy from the mirror may be under way.
+        self._crossing = False
         lane = Lane.PLANNER if self.beside else Lane.CONTROL
         self._plan = GraphPlan("plan", self._call_plan, device, lane)
         self._adopt = GraphPlan("adopt", self._call_adopt, device)
@@ -152,11 +154,20 @@ class Engine:
 
     def write_inputs(self, checked: Checked) -> None:
         """Writes all observations into the input section: one copy, on the control lane."""
-        self._device.wait_mark(Lane.CONTROL)  # the mirror's last crossing
+        self._await_crossing()
         self._writer.write(checked)
+        self._cross(self.arena.input_section, self.arena.mirror)
+
+    def _await_crossing(self) -> None:
+        # The mirror may be written once its last copy is through. After an act it is.
+        if self._crossing:
+            self._device.synchronize()
+            self._crossing = False
+
+    def _cross(self, inputs: torch.Tensor, mirror: torch.Tensor) -> None:
         if self.arena.mirror is not self.arena.input_section:
-            self._device.copy_(self.arena.input_section, self.arena.mirror)
-            self._device.mark(Lane.CONTROL)
+            self._device.copy_(inputs, mirror)
+            self._crossing = True
 
     def begin_plan(self) -> None:
         """Takes the copy of the state that a plan beside reads, and marks where it may start."""
@@ -188,11 +199,9 @@ class Engine:
         """
         mirror = self.arena.mirrors.get(CONSUMED)
         if mirror is not None:
-            self._device.wait_mark(Lane.CONTROL)
+            self._await_crossing()
             mirror.fill_(consumed)
-            if self.arena.mirror is not self.arena.input_section:
-                self._device.copy_(self.arena.inputs[CONSUMED], mirror)
-                self._device.mark(Lane.CONTROL)
+            self._cross(self.arena.inputs[CONSUMED], mirror)
         self._adopt.replay()
 
     @torch.no_grad()
@@ -205,6 +214,7 @@ class Engine:
         self._act.replay()
         self._device.copy_(self._action_host, self._action)
         self._device.synchronize()
+        self._crossing = False
         return self._action_host.to(torch.float32, copy=True)
 
     def close(self) -> None:

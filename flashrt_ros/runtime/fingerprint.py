@@ -36,8 +36,6 @@ class Fingerprint:
         """Returns the first field that differs, its value here and there; None if none does."""
         if self.id == other.id:
             return None
-        if other.id == self.id:
-            return None
         for name in (*self.fields, *(name for name in other.fields if name not in self.fields)):
             mine = self.fields.get(name, "(absent)")
             theirs = other.fields.get(name, "(absent)")

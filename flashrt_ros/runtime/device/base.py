@@ -76,10 +76,6 @@ class Device(abc.ABC):
         """Orders the bound lane after the last mark of ``lane``."""
 
     @abc.abstractmethod
-    def wait_mark(self, lane: Lane) -> None:
-        """Blocks until the last mark of ``lane`` has been reached."""
-
-    @abc.abstractmethod
     def synchronize(self) -> None:
         """Blocks until the bound lane has done all its work."""
 

@@ -65,9 +65,6 @@ class CpuDevice(Device):
     def follow(self, lane: Lane) -> None:
         """See ``Device.follow``."""
 
-    def wait_mark(self, lane: Lane) -> None:
-        """See ``Device.wait_mark``."""
-
     def synchronize(self) -> None:
         """See ``Device.synchronize``."""
 

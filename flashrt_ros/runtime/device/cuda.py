@@ -127,10 +127,6 @@ class CudaDevice(Device):
         """See ``Device.follow``."""
         torch.cuda.current_stream().wait_event(self._marks[lane])
 
-    def wait_mark(self, lane: Lane) -> None:
-        """See ``Device.wait_mark``."""
-        self._marks[lane].synchronize()
-
     def synchronize(self) -> None:
         """See ``Device.synchronize``."""
         (self._current() or torch.cuda.current_stream()).synchronize()
