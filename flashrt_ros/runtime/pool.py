@@ -83,6 +83,7 @@ class SlotPool:
         self._memory = device.allocate(self.slots * slot_bytes)
         self._free = list(reversed(range(self.slots)))
         self._held: dict[int, Segment] = {}
+        self._views: dict[int, torch.Tensor] = {}
 
     @property
     def free(self) -> int:
@@ -103,8 +104,12 @@ class SlotPool:
         if not self._free:
             raise NoMemoryError(f"all {self.slots} slots of {self.slot_bytes} bytes are in use")
         index = self._free.pop()
-        # Views are made one by one: a store of small states has tens of thousands of slots.
-        view_N = self._memory[index * self.slot_bytes : (index + 1) * self.slot_bytes]
+        view_N = self._views.get(index)
+        if view_N is None:
+            # Made when first needed, since a store of small states has tens of thousands of slots,
+            # and kept, since making one takes longer than enqueueing the copy into it.
+            view_N = self._memory[index * self.slot_bytes : (index + 1) * self.slot_bytes]
+            self._views[index] = view_N
         segment = self._held[index] = Segment(self, index, view_N)
         return segment
 
@@ -118,6 +123,7 @@ class SlotPool:
         for segment in self._held.values():
             segment.close()
         self._held.clear()
+        self._views.clear()
         self._free.clear()
         self._memory = self._memory.new_empty(0)
         self.slots = 0
