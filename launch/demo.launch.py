@@ -8,11 +8,10 @@
 
 from pathlib import Path
 
+from launch import LaunchDescription
 from launch.actions import DeclareLaunchArgument
 from launch.substitutions import LaunchConfiguration
 from launch_ros.actions import Node
-
-from launch import LaunchDescription
 
 SHARE = Path(__file__).absolute().parents[1]
 

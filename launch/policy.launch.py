@@ -8,6 +8,7 @@
 import os
 from pathlib import Path
 
+from launch import LaunchContext, LaunchDescription
 from launch.actions import (
     DeclareLaunchArgument,
     ExecuteProcess,
@@ -16,8 +17,6 @@ from launch.actions import (
 )
 from launch.substitutions import LaunchConfiguration
 from launch_ros.actions import Node
-
-from launch import LaunchContext, LaunchDescription
 
 SHARE = Path(__file__).absolute().parents[1]
 SWITCH = ["true", "false"]

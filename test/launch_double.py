@@ -8,6 +8,7 @@ launch_ros is installed, nothing of this is used.
 """
 
 import importlib.util
+import os
 import sys
 import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -47,7 +48,7 @@ class PathJoinSubstitution(Substitution):
     substitutions: Sequence[Any]
 
     def perform(self, context: LaunchContext) -> str:
-        return "/".join(text(part, context) for part in self.substitutions)
+        return os.path.join(*(text(part, context) for part in self.substitutions))
 
 
 def text(value: Any, context: LaunchContext) -> str:
