@@ -195,21 +195,28 @@ def pip_install() -> metadata.Distribution:
 
 def test_pip_installs_what_the_tree_holds() -> None:
     """Sources and data, launch, config, messages, executables; and nothing of the build."""
-    files = {os.path.normpath(str(f)) for f in pip_install().files or []}
-    tracked = subprocess.run(
+    found = pip_install()
+    places = [os.path.normpath(found.locate_file(f)) for f in found.files or []]
+    packages = str(found.locate_file(""))
+    modules = {os.path.relpath(p, packages) for p in places if p.startswith(packages)}
+    others = {os.path.relpath(p, sys.prefix) for p in places if not p.startswith(packages)}
+    listing = subprocess.run(
         ["git", "-C", str(ROOT), "ls-files", "flashrt_ros"],
         capture_output=True,
         text=True,
         check=False,
-    ).stdout.split()
-    assert set(tracked) <= files, f"not installed: {sorted(set(tracked) - files)}"
-    tails = {re.sub(r"^(\.\./)+", "", f) for f in files}
+    )
+    tracked = set(listing.stdout.split())
+    assert tracked <= modules, f"not installed: {sorted(tracked - modules)}"
     for folder in ("launch", "config", "msg", "srv"):
         for path in (ROOT / folder).rglob("*.*"):
             if "__pycache__" not in path.parts:
-                assert f"share/flashrt_ros/{path.relative_to(ROOT)}" in tails
-    assert {f"lib/flashrt_ros/{name}" for name in EXECUTABLES} <= tails
-    assert not [t for t in tails if t.startswith("include/") or t.endswith((".c", ".cmake"))]
+                assert f"share/flashrt_ros/{path.relative_to(ROOT)}" in others
+    assert {f"lib/flashrt_ros/{name}" for name in EXECUTABLES} <= others
+    stray = [
+        p for p in modules | others if p.startswith("include") or p.endswith((".c", ".cmake"))
+    ]
+    assert not stray
 
 
 def test_pip_entry_points() -> None:
