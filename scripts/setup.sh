@@ -238,7 +238,7 @@ print(" ".join(requirements.sourced_prefixes()))' "$root/scripts")
   if [ -n "$ros_prefixes" ]; then
     ros_title="ROS 2 as sourced from $ros_prefixes, tools to build messages (about 40 MB)"
   else
-    ros_title="ROS 2 ${FLASHRT_ROS_DISTRO:-jazzy} wheels and tools to build messages (about 300 MB)"
+    ros_title="ROS 2 ${FLASHRT_ROS_DISTRO:-jazzy} wheels and tools to build messages (about 100 MB)"
   fi
   if begin 2 "$ros_title" ros "$requirements"; then
     # shellcheck disable=SC2086  # a list of words
@@ -253,7 +253,7 @@ print(" ".join(requirements.sourced_prefixes()))' "$root/scripts")
 
   requirements=$("$python" "$root/scripts/requirements.py" run "${groups[@]}")
   # What has been installed for other groups stays; the stamp is the whole set.
-  if begin 4 "Python packages for: ${groups[*]} (about 150 MB)" "packages-${groups[*]}" "$requirements"; then
+  if begin 4 "Python packages for: ${groups[*]} (about 70 MB)" "packages-${groups[*]}" "$requirements"; then
     # shellcheck disable=SC2086  # a list of words
     pip_install "Python packages" $requirements
     finish
