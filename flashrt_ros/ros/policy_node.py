@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 import traceback
 from collections.abc import Callable, Sequence
@@ -388,3 +389,7 @@ class PolicyNode(LifecycleNode):
 def main(args: Sequence[str] | None = None) -> int:
     """Runs the node until a signal ends it; returns the exit code."""
     return run(PolicyNode, args)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
