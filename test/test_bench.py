@@ -17,7 +17,7 @@ from flashrt_ros import cli
 from flashrt_ros.bench import sameness, sleep_loop, step, verbs
 from flashrt_ros.bench.command import BENCHMARKS
 from flashrt_ros.bench.harness import Case, Options, interleave
-from flashrt_ros.bench.report import Result, Row, make_row, percentile, table
+from flashrt_ros.bench.report import Count, Result, Row, make_row, percentile, table
 from flashrt_ros.runtime.device import open_device
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.cuda)]
@@ -109,6 +109,19 @@ def test_command_writes_json(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     content = json.loads(target.read_text())
     assert content["facts"]["device"] == "cpu"
     assert content["results"][0]["rows"][0]["p50"] >= 0
+
+
+def test_a_broken_promise_of_sameness_is_code_1(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    counts = [Count("equal after restore", 9, 10, "all"), Count("control", 0, 10, "inert")]
+    broken = Result("sameness", "title", counts=counts)
+    monkeypatch.setattr(sameness, "run", lambda options: broken)
+    assert cli.main(["bench", "sameness"]) == 1
+    assert "9 of 10" in capsys.readouterr().out
+    broken.counts[0] = Count("equal after restore", 10, 10, "all")
+    assert cli.main(["bench", "sameness"]) == 0
+    capsys.readouterr()
 
 
 def test_command_lists_and_refuses(capsys: pytest.CaptureFixture[str]) -> None:

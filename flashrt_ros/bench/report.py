@@ -54,13 +54,18 @@ class Count:
         case: What was counted.
         found: How often.
         of: Out of how many.
-        target: What is expected, in words.
+        target: What is expected: ``all``, ``>= 1`` or ``inert``; empty for nothing.
     """
 
     case: str
     found: int
     of: int
     target: str = ""
+
+    @property
+    def met(self) -> bool:
+        """Whether what must always be so was always so."""
+        return self.target != "all" or self.found == self.of
 
 
 @dataclass
