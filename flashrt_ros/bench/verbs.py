@@ -24,7 +24,7 @@ def run(options: Options) -> Result:
     for size_bytes in SIZES[:2] if options.quick else SIZES:
         result.rows += _measure(options, size_bytes)
     result.notes += [
-        "wall: from the call until the bytes are there; device: between two events on the stream.",
+        "wall: from the call until the bytes are there; device: without waits for the host.",
         "All cases of one size are timed in turn in one loop. Fork copies nothing.",
     ]
     return result
