@@ -7,6 +7,7 @@ is answered at once and not at the next control period only.
 from __future__ import annotations
 
 import gc
+import os
 import threading
 import time
 import traceback
@@ -38,6 +39,7 @@ class Control:
         outlet: Outlet,
         period_s: float,
         torch_threads: int,
+        realtime_priority: int = 0,
         clock_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
         """Prepares a control thread.
@@ -48,6 +50,7 @@ class Control:
             outlet: For the log.
             period_s: Length of a control period.
             torch_threads: Of this thread's torch operators.
+            realtime_priority: For SCHED_FIFO; 0: ordinary scheduling.
             clock_ns: Steady clock.
         """
         self.queue = VerbQueue()
@@ -56,6 +59,7 @@ class Control:
         self._outlet = outlet
         self._period_ns = round(period_s * 1e9)
         self._torch_threads = torch_threads
+        self._realtime_priority = realtime_priority
         self._clock_ns = clock_ns
         self._ready = threading.Event()
         self._error: BaseException | None = None
@@ -97,6 +101,8 @@ class Control:
         torch.set_num_threads(self._torch_threads)
         try:
             self.stepper = self._make()
+            # Only now: threads that loading has started must not inherit it.
+            self._schedule()
             # What exists now stays: a full collection over all of torch's objects takes tens of
             # milliseconds, several control periods.
             gc.collect()
@@ -113,6 +119,19 @@ class Control:
             self.stepper = None
             gc.unfreeze()
             gc.collect()  # plans hold the session's buffers in cycles
+
+    def _schedule(self) -> None:
+        if not self._realtime_priority:
+            return
+        parameter = os.sched_param(self._realtime_priority)
+        try:
+            os.sched_setscheduler(threading.get_native_id(), os.SCHED_FIFO, parameter)
+        except OSError as error:
+            self._outlet.log(
+                "warn",
+                f"realtime_priority {self._realtime_priority}: {error}; ordinary scheduling; "
+                "raise rtprio for this user in /etc/security/limits.conf",
+            )
 
     def _loop(self, stepper: Stepper, handlers: Handlers) -> None:
         deadline_ns: int | None = None

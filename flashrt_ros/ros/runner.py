@@ -16,10 +16,6 @@ import traceback
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import rclpy
-from rclpy.executors import SingleThreadedExecutor
-from rclpy.signals import SignalHandlerOptions
-
 from flashrt_ros.errors import FlashRTError
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -38,6 +34,8 @@ def make_executor(context: Any = None) -> Any:
     try:
         from rclpy.experimental import EventsExecutor
     except ImportError:
+        from rclpy.executors import SingleThreadedExecutor
+
         return SingleThreadedExecutor(context=context)
     return EventsExecutor(context=context)
 
@@ -96,6 +94,10 @@ def run(factory: Callable[[], Any], args: Sequence[str] | None = None) -> int:
     """
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     stop = StopSignal()
+    # Imported only now, as everything that takes time: a signal is heeded from here on.
+    import rclpy
+    from rclpy.signals import SignalHandlerOptions
+
     rclpy.init(args=args, signal_handler_options=SignalHandlerOptions.NO)
     executor = make_executor(rclpy.get_default_context())
     stop.wake(executor)

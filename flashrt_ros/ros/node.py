@@ -1,0 +1,390 @@
+"""The lifecycle node ``policy``: a learned policy between observation and command topics."""
+
+from __future__ import annotations
+
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from diagnostic_msgs.msg import DiagnosticArray
+from rclpy.clock import Clock, ClockType, JumpThreshold
+from rclpy.duration import Duration
+from rclpy.event_handler import SubscriptionEventCallbacks
+from rclpy.lifecycle import LifecycleNode, LifecycleState, TransitionCallbackReturn
+
+from flashrt_ros.contract import Contract
+from flashrt_ros.errors import FlashRTError, InternalError
+from flashrt_ros.ros import messages
+from flashrt_ros.ros.commander import Commander
+from flashrt_ros.ros.control import Control
+from flashrt_ros.ros.diagnostics import Diagnostics, Entry, motion_entry, storage_entry
+from flashrt_ros.ros.intake import Intake
+from flashrt_ros.ros.motion import Motion
+from flashrt_ros.ros.outlet import RosOutlet, qos_profile
+from flashrt_ros.ros.parameters import Parameters, contract_path
+from flashrt_ros.ros.planner import Planner
+from flashrt_ros.ros.records import StatusRecord
+from flashrt_ros.ros.services import Services
+from flashrt_ros.ros.stepper import Stepper
+from flashrt_ros.ros.verbs import Answer, done
+from flashrt_ros.runtime.policy import PlanKind
+
+SUCCESS = TransitionCallbackReturn.SUCCESS
+FAILURE = TransitionCallbackReturn.FAILURE
+ERROR = TransitionCallbackReturn.ERROR
+WATCH_S = 0.05
+"""How often overdue services and a control thread that hangs are looked for."""
+
+
+class PolicyNode(LifecycleNode):
+    """See docs/node.md.
+
+    Callbacks run in one executor thread; they hand work to the control thread and never wait for
+    an inference, with two exceptions: configure and clean-up.
+    """
+
+    def __init__(self, **kwargs: Any) -> None:
+        """Creates services, topics and parameters; everything else comes at configure.
+
+        Args:
+            **kwargs: For rclpy's Node, such as ``context``.
+        """
+        super().__init__("policy", **kwargs)
+        self._guard_transitions()
+        self._settings = Parameters(self)
+        self._motion = Motion()
+        self._outlet = RosOutlet(self)
+        self._outlet.on_fault = self._publish_diagnostics
+        self._diagnostics = Diagnostics(self.get_fully_qualified_name())
+        self._diagnostics_publisher = self.create_publisher(DiagnosticArray, "/diagnostics", 10)
+        self._contract: Contract | None = None
+        self._intake: Intake | None = None
+        self._commander: Commander | None = None
+        self._control: Control | None = None
+        self._subscriptions_by_topic: dict[str, Any] = {}
+        self._services_of_policy = Services(
+            self, self._motion, self._settings.options, self._outlet, self._at_once
+        )
+        # Timers on the steady clock: a simulated clock may stand still or jump.
+        steady = Clock(clock_type=ClockType.STEADY_TIME)
+        self.create_timer(1.0, self._guarded(self._report), clock=steady)
+        self.create_timer(WATCH_S, self._guarded(self._watch), clock=steady)
+        backwards = JumpThreshold(
+            min_forward=None, min_backward=Duration(nanoseconds=-1), on_clock_change=False
+        )
+        self._jump_handle = self.get_clock().create_jump_callback(
+            backwards, post_callback=self._on_clock_jump
+        )
+        if self._settings["autostart"]:
+            self._autostart = self.create_timer(0.0, self._guarded(self._start_up), clock=steady)
+        self._outlet.status(self._status())
+
+    # Lifecycle
+
+    def on_configure(self, state: LifecycleState) -> TransitionCallbackReturn:
+        """Loads, allocates, captures, warms up; FAILURE with a reason leaves all as it was."""
+        return self._transition("configure", self._configure)
+
+    def on_activate(self, state: LifecycleState) -> TransitionCallbackReturn:
+        """Begins to move, as soon as every input is newer than this."""
+        return self._transition("activate", lambda: self._activate(state))
+
+    def on_deactivate(self, state: LifecycleState) -> TransitionCallbackReturn:
+        """The declared stop message, then silence."""
+        return self._transition("deactivate", lambda: self._deactivate(state))
+
+    def on_cleanup(self, state: LifecycleState) -> TransitionCallbackReturn:
+        """Frees everything."""
+        return self._transition("cleanup", lambda: self._clean_up(state))
+
+    def on_shutdown(self, state: LifecycleState) -> TransitionCallbackReturn:
+        """The stop message, then as clean-up."""
+        return self._transition("shutdown", lambda: self._clean_up(state))
+
+    def on_error(self, state: LifecycleState) -> TransitionCallbackReturn:
+        """The stop message, then as clean-up: the node can be configured again."""
+        return self._transition("error", lambda: self._clean_up(state))
+
+    def _transition(self, name: str, work: Callable[[], None]) -> TransitionCallbackReturn:
+        """Runs a transition; rclpy would swallow what it raises."""
+        begun_s = time.monotonic()
+        try:
+            work()
+        except FlashRTError as error:
+            self.get_logger().error(f"{name}: {error}")
+            if name == "configure":
+                self._release()
+            return FAILURE
+        except Exception as error:
+            self.get_logger().fatal(f"{name}: {error}\n{traceback.format_exc()}")
+            return ERROR
+        self._outlet.status(self._status())
+        self.get_logger().info(f"{name} took {time.monotonic() - begun_s:.3f} s")
+        return SUCCESS
+
+    def _configure(self) -> None:
+        settings = self._settings
+        policy_name = settings.needed("policy")
+        contract = Contract.load(contract_path(settings.needed("contract")))
+        self._contract = contract
+        settings.locked = True
+        commander = Commander(
+            contract, self._motion, self._outlet, settings["dry_run"], settings["miss_limit_s"]
+        )
+        self._commander = commander
+        intake = self._intake = Intake(contract, self._outlet)
+
+        def make() -> Stepper:
+            return self._make_stepper(policy_name, contract, intake, commander)
+
+        self._control = Control(
+            make,
+            self._outlet,
+            contract.period_s,
+            settings["torch_threads"],
+            settings["realtime_priority"],
+        )
+        self._control.start()
+        self._outlet.open(contract, self.create_lifecycle_publisher, self._on_incompatible)
+        self._subscribe(contract, intake)
+        self._services_of_policy.queue = self._control.queue
+        self._motion.configure(settings["hold"])
+        self._control.wake()
+
+    def _make_stepper(
+        self, policy_name: str, contract: Contract, intake: Intake, commander: Commander
+    ) -> Stepper:
+        """In the control thread: what it makes on a device belongs to it."""
+        from flashrt_ros.policies.registry import load_policy
+        from flashrt_ros.runtime.session import PolicySession
+
+        settings = self._settings
+        policy = load_policy(policy_name)
+        contract.check(policy.ports())
+        session = PolicySession(
+            policy,
+            device=settings["device"],
+            seed=settings["seed"],
+            store_bytes=settings["store_bytes"],
+            rollback_depth=settings["rollback_depth"],
+            rollback_period_steps=settings["rollback_period_steps"],
+            warm_up=settings["warm_up_replays"],
+        )
+        session.host.task = settings["task"]
+        planner = None
+        if policy.plan_kind is PlanKind.BESIDE:
+            planner = Planner(session, settings["torch_threads"])
+        return Stepper(
+            session,
+            contract,
+            intake,
+            commander,
+            self._motion,
+            self._outlet,
+            settings.options,
+            time.monotonic_ns,
+            planner,
+        )
+
+    def _subscribe(self, contract: Contract, intake: Intake) -> None:
+        for topic, type_name, qos in contract.topics():
+
+            def receive(cdr: bytes, topic: str = topic) -> None:
+                intake.receive(topic, cdr)
+
+            def incompatible(event: Any, topic: str = topic) -> None:
+                self._on_incompatible("input", topic, event.last_policy_kind.name)
+
+            subscription = self.create_subscription(
+                messages.interface(type_name),
+                topic,
+                receive,
+                qos_profile(qos),
+                raw=True,
+                event_callbacks=SubscriptionEventCallbacks(incompatible_qos=incompatible),
+            )
+            self._subscriptions_by_topic[topic] = subscription
+            self._outlet.resolved[topic] = subscription.topic_name
+
+    def _activate(self, state: LifecycleState) -> None:
+        self._forward(super().on_activate(state), "activate")
+        self._motion.activate(time.monotonic_ns())
+        if self._control is not None:
+            self._control.wake()
+
+    def _deactivate(self, state: LifecycleState) -> None:
+        self._halt_for_good()
+        self._forward(super().on_deactivate(state), "deactivate")
+
+    def _clean_up(self, state: LifecycleState) -> None:
+        self._halt_for_good()
+        # Publishers of commands are switched off by deactivate alone, not by shutdown or error.
+        self._forward(super().on_deactivate(state), "clean-up")
+        self._release()
+
+    @staticmethod
+    def _forward(result: TransitionCallbackReturn, name: str) -> None:
+        if result != SUCCESS:
+            raise InternalError(f"{name}: a publisher answered {result}")
+
+    def _halt_for_good(self) -> None:
+        """The stop message while it can still be sent, and nothing after it."""
+        with self._motion.lock:
+            if self._commander is not None:
+                self._commander.halt(wait=True)
+            self._motion.deactivate()
+        if self._control is not None:
+            self._control.wake()
+
+    def _release(self) -> None:
+        """Frees what configure made, however far it came."""
+        self._motion.clean_up()
+        self._services_of_policy.queue = None
+        self._services_of_policy.ledger.clear()
+        if self._control is not None and not self._control.close():
+            self.get_logger().error("clean-up: the control thread does not end; it is left behind")
+        for subscription in self._subscriptions_by_topic.values():
+            self.destroy_subscription(subscription)
+        if self._intake is not None:
+            self._intake.close()
+        self._outlet.close(self.destroy_lifecycle_publisher)
+        self._subscriptions_by_topic.clear()
+        self._outlet.resolved.clear()
+        self._diagnostics.reset()
+        self._control = self._intake = self._commander = self._contract = None
+        self._settings.locked = False
+
+    def destroy_node(self) -> None:
+        """Also the end by a signal: the stop message goes out first."""
+        try:
+            self._halt_for_good()
+            self._release()
+        except Exception:
+            self.get_logger().fatal(f"tear-down:\n{traceback.format_exc()}")
+        self._jump_handle.unregister()
+        super().destroy_node()
+
+    def _guard_transitions(self) -> None:
+        """Refuses a transition that is not possible now; in rclpy it would end the process."""
+        change = self._service_change_state.callback
+
+        def guarded(request: Any, response: Any) -> Any:
+            try:
+                return change(request, response)
+            except Exception as error:
+                self.get_logger().error(f"transition {request.transition.id} refused: {error}")
+                response.success = False
+                return response
+
+        self._service_change_state.callback = guarded
+
+    def _start_up(self) -> None:
+        self._autostart.cancel()
+        if self.trigger_configure() == SUCCESS:
+            self.trigger_activate()
+
+    # Callbacks
+
+    def _guarded(self, callback: Callable[[], None]) -> Callable[[], None]:
+        """What a timer raises is logged; it must not end the node that holds an arm."""
+
+        def guarded() -> None:
+            try:
+                callback()
+            except Exception:
+                self.get_logger().error(traceback.format_exc())
+
+        return guarded
+
+    def _at_once(self, name: str) -> Answer:
+        """Carries out pause, stop or clear_stop in the callback, see ``services.AT_ONCE``."""
+        motion, commander = self._motion, self._commander
+        with motion.lock:
+            if name == "clear_stop":
+                words = "cleared; on hold until ~/resume" if motion.clear_stop() else "no stop"
+            elif name == "stop":
+                # The message first: once stopped, the lifecycle state does not matter any more.
+                if commander is not None:
+                    commander.halt(all_outputs=True)
+                motion.stop()
+                words = "stopped until ~/clear_stop"
+            else:
+                motion.pause()
+                if commander is not None:
+                    commander.halt()
+                words = "paused until ~/resume"
+        if self._control is not None:
+            self._control.wake()
+        self._outlet.status(self._status())
+        return done(words)
+
+    def _watch(self) -> None:
+        """Overdue services, and a control thread that is late while the robot moves."""
+        self._services_of_policy.expire()
+        control, commander, contract = self._control, self._commander, self._contract
+        if control is None or commander is None or contract is None or not commander.moving:
+            return
+        if (stepper := control.stepper) is None or not stepper.timing.last_tick_ns:
+            return
+        late_s = (time.monotonic_ns() - stepper.timing.last_tick_ns) / 1e9 - contract.period_s
+        if late_s > self._settings["miss_limit_s"]:
+            self.get_logger().error(
+                f"no control step for {late_s:.2f} s while the robot moves: stop message; "
+                "the next command is checked as a first one"
+            )
+            commander.halt()
+
+    def _on_clock_jump(self, jump: Any) -> None:
+        if self._intake is not None:
+            back_s = abs(jump.delta.nanoseconds) / 1e9
+            self._intake.clock_jumped(f"the ROS clock went back by {back_s:.3f} s")
+
+    def _on_incompatible(self, direction: str, topic: str, policy: str) -> None:
+        words = policy.removeprefix("RMW_QOS_POLICY_").lower()
+        self._diagnostics.incompatible[topic] = words
+        self.get_logger().error(
+            f"{direction} {topic}: incompatible QoS policy {words}; nothing is exchanged"
+        )
+        self._publish_diagnostics()
+
+    # Reports
+
+    def _status(self) -> StatusRecord:
+        """The status as of now, from any thread: the mode now, the rest of the last period."""
+        control = self._control
+        stepper = control.stepper if control is not None else None
+        standing = self._motion.standing
+        last = stepper.last_status if stepper is not None else StatusRecord()
+        return replace(
+            last,
+            mode=standing.mode,
+            reason=standing.reason,
+            dry_run=self._settings["dry_run"],
+        )
+
+    def _report(self) -> None:
+        self._outlet.status(self._status())
+        self._publish_diagnostics()
+
+    def _publish_diagnostics(self) -> None:
+        status = self._status()
+        entries: list[Entry] = [motion_entry(status)]
+        contract, intake, control = self._contract, self._intake, self._control
+        stepper = control.stepper if control is not None else None
+        if contract is not None and intake is not None and stepper is not None:
+            entries.append(self._diagnostics.timing(stepper.timing, contract.period_s * 1e3))
+            entries.append(storage_entry(status))
+            entries += self._diagnostics.inputs(
+                intake,
+                stepper.sample,
+                dict(self._outlet.resolved),
+                self.count_publishers,
+                time.monotonic_ns(),
+                self._motion.active,
+            )
+            entries += self._diagnostics.outputs(contract, self._outlet.topic_name)
+        hardware = contract.robot if contract is not None else ""
+        message = self._diagnostics.message(entries, hardware, self._outlet.stamp_ns())
+        self._diagnostics_publisher.publish(message)

@@ -1,0 +1,236 @@
+"""Holds that every field of our records arrives in ROS messages, and what diagnostics say.
+
+Needs the installed interfaces, but starts no node.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import fields, replace
+from typing import Any
+
+import numpy as np
+import pytest
+from contract_examples import MS, contract_dict, joint_state
+
+pytest.importorskip("flashrt_ros.msg")
+
+from flashrt_ros.msg import CapsuleEvent, CapsuleInfo, PolicyStatus
+
+from flashrt_ros import srv
+from flashrt_ros.contract import ActionShaper, Contract, InputStamp, Sampler
+from flashrt_ros.errors import ErrorCode
+from flashrt_ros.ros import messages
+from flashrt_ros.ros.diagnostics import Level, input_entry, motion_entry, timing_entry
+from flashrt_ros.ros.intake import InputFigures
+from flashrt_ros.ros.motion import Mode
+from flashrt_ros.ros.records import (
+    CapsuleRecord,
+    ChunkRecord,
+    EventKind,
+    EventRecord,
+    StatusRecord,
+    StepRecord,
+)
+from flashrt_ros.ros.services import respond
+from flashrt_ros.ros.timing import Ring, Timing
+from flashrt_ros.ros.verbs import Answer, done
+
+CAPSULE = CapsuleRecord(
+    id="0123456789ab",
+    name="here",
+    parent_id="ba9876543210",
+    created_ns=1_500_000_002,
+    tick=9,
+    step=8,
+    episode=7,
+    generation=6,
+    task="cups",
+    tier="device",
+    pinned=True,
+    automatic=True,
+    size_bytes=5,
+    unique_bytes=4,
+    state_id="s",
+    exec_id="e",
+)
+STEP = StepRecord(
+    tick=9,
+    step=8,
+    episode=7,
+    generation=6,
+    capsule="0123456789ab",
+    task="cups",
+    chunk_id=5,
+    chunk_index=4,
+    names=("a", "b"),
+    action=np.array([0.5, -0.5]),
+    published=True,
+    hold_reason="",
+    stamps=(InputStamp("observation.state", "joint_states", 2_000_000_003, 1.5, 2**64 - 1, 3),),
+    latency_ms=0.5,
+    period_ms=math.nan,
+    state_digest="d",
+)
+
+
+def test_every_field_of_a_capsule_arrives() -> None:
+    message = messages.capsule_info(CAPSULE)
+    assert (message.created.sec, message.created.nanosec) == (1, 500_000_002)
+    for name in CapsuleInfo.get_fields_and_field_types():
+        if name != "created":
+            assert getattr(message, name) == getattr(CAPSULE, name), name
+
+
+def test_every_field_of_a_status_arrives() -> None:
+    record = StatusRecord(
+        *(Mode.HOLDING, "why", True, "p", "cpu", 9, 8, 7, 6, "t", "c", "s", "e", 5, 4, 3)
+    )
+    message = messages.policy_status(record, 0)
+    assert {field.name for field in fields(StatusRecord)} | {"header"} == set(
+        PolicyStatus.get_fields_and_field_types()
+    )
+    for field in fields(StatusRecord):
+        assert getattr(message, field.name) == getattr(record, field.name), field.name
+
+
+def test_event_kinds_are_those_of_the_message() -> None:
+    for kind in EventKind:
+        assert getattr(CapsuleEvent, kind.name) == kind.value
+
+
+def test_event_tells_a_seed_of_zero_from_none() -> None:
+    event = EventRecord(EventKind.RESET, 1, 2, 3, 4, seed=0)
+    assert messages.capsule_event(event, 0).seeded
+    assert not messages.capsule_event(replace(event, seed=None), 0).seeded
+
+
+def test_step_carries_resolved_topics_and_whole_digests() -> None:
+    message = messages.policy_step(STEP, 0, {"joint_states": "/left/joint_states"})
+    (stamp,) = message.observations
+    assert stamp.topic == "/left/joint_states"
+    assert stamp.digest == 2**64 - 1
+    assert (stamp.stamp.sec, stamp.stamp.nanosec) == (2, 3)
+    assert list(message.action) == [0.5, -0.5]
+    assert message.period_ms == 0.0, "the first step has no period"
+
+
+def test_chunk_is_row_major() -> None:
+    rows_HA = np.arange(6.0).reshape(3, 2)
+    message = messages.action_chunk(ChunkRecord(1, 2, 0.02, ("a", "b"), rows_HA), 1_000_000_001)
+    assert message.horizon == 3
+    assert list(message.data) == [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]
+    assert message.header.stamp.nanosec == 1
+
+
+OUTPUTS: dict[str, dict[str, Any]] = {
+    "sensor_msgs/msg/JointState": {"field": "position", "names": ["a", "b"]},
+    "trajectory_msgs/msg/JointTrajectory": {"field": "position", "names": ["a", "b"]},
+    "std_msgs/msg/Float64MultiArray": {"field": "position", "names": ["a", "b"]},
+    "geometry_msgs/msg/TwistStamped": {"field": "twist", "names": ["linear.x", "angular.z"]},
+}
+
+
+@pytest.mark.parametrize("type_name", OUTPUTS)
+def test_every_command_type_is_filled(type_name: str) -> None:
+    """The contract's plain fields and the installed messages fit, for commands and stops."""
+    action = {"topic": "out", "type": type_name, "on_miss": "stop", **OUTPUTS[type_name]}
+    contract = Contract.from_dict(contract_dict(actions=[action], start="unchecked"))
+    shaper = ActionShaper(contract)
+    shaped = shaper.shape([0.5, -0.25])
+    commands = [*shaper.messages(shaped, 7), *shaper.stop_messages(shaped.commands, 7)]
+    assert len(commands) == 2
+    filled = [messages.fill(messages.interface(type_name)(), c.fields) for c in commands]
+    assert "0.5" in str(filled[0])
+    assert "-0.25" in str(filled[0])
+
+
+def test_answers_become_responses() -> None:
+    response = respond(srv.Snapshot.Response(), done("made", capsule=CAPSULE, evicted=["old"]))
+    assert response.success
+    assert response.error_code == response.NONE
+    assert response.capsule.name == "here"
+    assert list(response.evicted) == ["old"]
+    refused = respond(srv.Command.Response(), Answer(ErrorCode.STOPPED, "no"))
+    assert not refused.success
+    assert refused.error_code == refused.STOPPED
+
+
+def test_error_codes_are_those_of_every_service() -> None:
+    for name in ("Snapshot", "Command", "Restore", "ListCapsules"):
+        for code in ErrorCode:
+            assert getattr(getattr(srv, name).Response, code.name) == code.value
+
+
+def entry(figures: InputFigures, **changes: Any) -> Any:
+    arguments: dict[str, Any] = {
+        "topic": "/joint_states",
+        "sample": None,
+        "incompatible": "",
+        "publishers": 1,
+        "now_ns": 10_000 * MS,
+        "active": True,
+    }
+    return input_entry(figures, **{**arguments, **changes})
+
+
+def heard(last_ns: int = 9_990 * MS) -> InputFigures:
+    figures = InputFigures("joint_states", "sensor_msgs/msg/JointState", 5, last_ns=last_ns)
+    figures.interval_ms = Ring()
+    for _ in range(5):
+        figures.interval_ms.add(20.0)
+    return figures
+
+
+def test_input_in_order() -> None:
+    found = entry(heard())
+    assert found.level is Level.OK
+    assert found.values["rate_hz"] == "50.0"
+    assert found.values["age_ms"] == "10.0"
+
+
+def test_input_without_messages_names_type_and_publishers() -> None:
+    silent = InputFigures("joint_states", "sensor_msgs/msg/JointState", interval_ms=Ring())
+    found = entry(silent, publishers=0)
+    assert found.level is Level.ERROR
+    assert "no message (no publisher" in found.message
+    assert entry(silent, active=False).level is Level.WARN
+
+
+def test_incompatible_qos_names_topic_and_policy() -> None:
+    found = entry(heard(), incompatible="reliability")
+    assert found.level is Level.ERROR
+    assert "/joint_states" in found.message
+    assert "reliability" in found.message
+
+
+def test_stale_and_unstamped_inputs_are_said() -> None:
+    contract = Contract.from_dict(contract_dict())
+    sampler = Sampler(contract)
+    message = joint_state(["a", "b"], (0.0, 0.0), (0.0, 0.0), stamp_ns=0)
+    received = sampler.put("joint_states", message, 0)
+    figures = heard()
+    figures.notices = received.notices
+    found = entry(figures, sample=sampler.sample(153 * MS))
+    assert found.level is Level.ERROR
+    assert "stale 153 ms > 100 ms" in found.message
+    assert "unstamped" in found.message
+
+
+def test_motion_and_timing() -> None:
+    holding = motion_entry(StatusRecord(Mode.HOLDING, "unsafe start", dry_run=True))
+    assert holding.level is Level.ERROR
+    assert "unsafe start" in holding.message
+    assert "dry run" in holding.message
+    timing = Timing()
+    timing.missed = 3
+    assert timing_entry(timing, 20.0, 3).level is Level.OK, "told before"
+    assert "2 control periods missed" in timing_entry(timing, 20.0, 1).message
+
+
+def test_ring_keeps_the_newest() -> None:
+    ring = Ring(3)
+    assert math.isnan(ring.percentiles(50)[0])
+    for value in (1.0, 2.0, 3.0, 4.0):
+        ring.add(value)
+    assert ring.percentiles(0, 100) == (2.0, 4.0)
