@@ -6,6 +6,7 @@ holds that the pieces are connected: topics, services, lifecycle, parameters, si
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,7 +20,8 @@ from rcl_interfaces.msg import Parameter, ParameterType, ParameterValue
 from rcl_interfaces.srv import DescribeParameters, SetParameters
 
 pytestmark = pytest.mark.ros
-DOMAIN = 37
+DOMAIN = 20 + os.getpid() % 20
+"""Test runs beside each other must not hear each other."""
 
 
 @pytest.fixture
@@ -41,6 +43,7 @@ def test_runs_snapshots_restores_and_resets(rig: NodeRig) -> None:
     made = rig.call("snapshot", name="here")
     assert made.success, made.message
     assert made.capsule.name == "here"
+    rig.until(lambda: rig.steps[-1].tick > made.capsule.tick + 2, "steps that are undone")
     restored = rig.call("restore", name="here")
     assert restored.success, restored.message
     assert restored.capsule.id == made.capsule.id
@@ -57,6 +60,7 @@ def test_runs_snapshots_restores_and_resets(rig: NodeRig) -> None:
     reset = rig.call("reset_episode", set_task=True, task="again")
     assert reset.success, reset.message
     rig.until(lambda: rig.steps[-1].task == "again", "steps of the new episode")
+    rig.until(lambda: len(rig.events) >= 3, "three events")
     assert [event.kind for event in rig.events] == [1, 2, 5]
     assert rig.end() == 0
     assert "Traceback" not in rig.said()
@@ -156,6 +160,7 @@ def test_every_parameter_is_described_and_in_the_file(rig: NodeRig) -> None:
     file = yaml.safe_load((ROOT / "config" / "policy_node.yaml").read_text(encoding="utf-8"))
     listed = file["/**"]["ros__parameters"]
     described = rig.call("describe_parameters", DescribeParameters, names=list(listed))
+    assert len(described.descriptors) == len(listed), "the file has a parameter of no node"
     for descriptor in described.descriptors:
         assert descriptor.description, descriptor.name
         value = listed[descriptor.name]

@@ -127,6 +127,15 @@ DECLARATIONS: Sequence[Declaration] = (
         1,
         256,
     ),
+    Declaration(
+        "realtime_priority",
+        0,
+        CONFIGURE,
+        "SCHED_FIFO priority of the control thread; 0: ordinary scheduling; needs the right to it "
+        "(rtprio in /etc/security/limits.conf)",
+        0,
+        98,
+    ),
     Declaration("capsule_dir", "", CONFIGURE, "Folder of capsule files; not used in this version"),
     Declaration(
         "miss_limit_s",
