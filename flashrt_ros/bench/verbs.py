@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-
 import numpy as np
 
 from flashrt_ros.bench.harness import Case, Options, Samples, contiguous_copy, interleave
@@ -40,14 +38,10 @@ def _measure(options: Options, size_bytes: int) -> list[Row]:
     copy_name, copy = contiguous_copy(session.device, session.layout.fixed_bytes)
     observation = {OBSERVATION: np.ones(1, np.float32)}
     session.snapshot("base", pin=True)
-    names = (f"s{index}" for index in itertools.count())
     made: list[str] = []
 
     def step() -> None:
         session.step(observation)
-
-    def snapshot() -> None:
-        made.append(session.snapshot(next(names)).name)
 
     def fork() -> None:
         made.extend(capsule.name for capsule in session.fork("base", count=4))
@@ -58,7 +52,7 @@ def _measure(options: Options, size_bytes: int) -> list[Row]:
 
     cases = {
         copy_name: Case(copy),
-        "snapshot": Case(snapshot, step, drop),
+        "snapshot": Case(lambda: session.snapshot("made"), step, lambda: session.drop("made")),
         "restore": Case(lambda: session.restore("base"), step),
         "rollback": Case(lambda: session.rollback(1), step),
         "fork of 4": Case(fork, None, drop),

@@ -21,7 +21,7 @@ class Segment:
         self._pool = pool
         self._index = index
         self._view: torch.Tensor | None = view_N
-        self.size_bytes = view_N.numel()
+        self.size_bytes = pool.slot_bytes
         self.holders = 1
         self.noise_key = 0
 
