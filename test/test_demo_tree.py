@@ -17,7 +17,7 @@ import pytest
 from py_trees.common import Status
 
 from flashrt_ros.demo.behaviour import CallService, Until, Wait
-from flashrt_ros.demo.experiment import Experiment
+from flashrt_ros.demo.experiment import Ending, Experiment
 from flashrt_ros.demo.report import Report, quantiles
 from flashrt_ros.demo.task import HOME_RAD
 from flashrt_ros.demo.tree import Builder, Way
@@ -127,8 +127,7 @@ def test_only_the_restored_memory_reaches_the_target() -> None:
 def test_order_of_services(way: Way, after: list[str]) -> None:
     stage = FakeStage()
     root = Builder(stage).episode(draw_trials(0, 1)[0], way, "seen")
-    fault = Experiment(stage, sleep=stage.sleep).tick_through(root)
-    assert fault == ""
+    assert Experiment(stage, sleep=stage.sleep).tick_through(root) == Ending()
     begin = ["pause", "home", "reset_episode", "resume", "cue", "snapshot"]
     assert stage.log == [*begin, "bump", "cue", "pause", "home", *after]
 
@@ -171,17 +170,19 @@ def test_an_unsafe_start_leads_to_a_retreat_and_a_second_try() -> None:
     answers = iter([answer(False, UNSAFE_START, "0.4 rad away"), answer()])
     stage.answers["resume"] = lambda: next(answers, answer())
     root = Builder(stage).episode(draw_trials(0, 1)[0], Way.RESTORE, "seen")
-    assert Experiment(stage, sleep=stage.sleep).tick_through(root) == ""
+    assert Experiment(stage, sleep=stage.sleep).tick_through(root) == Ending()
     assert stage.log[:6] == ["pause", "home", "reset_episode", "resume", "home", "resume"]
     assert root.status is Status.SUCCESS
 
 
-def test_a_start_that_stays_unsafe_is_a_fault() -> None:
+def test_a_start_that_stays_unsafe_counts_as_not_reached_and_is_said() -> None:
     stage = FakeStage()
     stage.answers["resume"] = lambda: answer(False, UNSAFE_START, "0.4 rad away")
-    root = Builder(stage).episode(draw_trials(0, 1)[0], Way.RESTORE, "seen")
-    fault = Experiment(stage, sleep=stage.sleep).tick_through(root)
-    assert "resume: error 14: 0.4 rad away" in fault
+    report = run(stage, 1)
+    assert [outcome.reached for outcome in report.outcomes] == [False] * 3
+    assert "resume: error 14: 0.4 rad away" in report.outcomes[0].refused
+    assert "(1 refused as an unsafe start)" in report.table()
+    assert [branch.reached for branch in report.branches] == [False, False]
 
 
 def test_fork_restores_each_branch_with_a_seed_of_its_own() -> None:

@@ -93,7 +93,7 @@ def write_script(rng: np.random.Generator, arms: int, steps: int) -> Script:
         for _ in range(rng.poisson(0.8)):
             at = rng.integers(5, steps)
             script.bump_nm[at, arm] = rng.uniform(-1, 1, 2) * (45.0, 22.0)
-        for _ in range(rng.poisson(0.8)):
+        for _ in range(rng.poisson(2.0 * steps / 240)):
             script.place_rad[rng.integers(5, steps), arm] = random_pose(rng)
         if rng.random() < 0.3:
             begin = int(rng.integers(0, steps))
@@ -124,6 +124,7 @@ class Crowd:
 
     Attributes:
         memory: ``(T, N)`` what each arm should remember at each step; see ``Script``.
+        placed: ``(T, N)`` the arm was set down elsewhere just before this step.
     """
 
     def __init__(self, arms: int) -> None:
@@ -139,6 +140,7 @@ class Crowd:
         self._rng = rng
         self._script = write_script(rng, len(self.arms), steps)
         self.memory = self._script.memory
+        self.placed = ~np.isnan(self._script.place_rad[..., 0])
         self._history: list[Array] = []
         self._goal_m = np.full((len(self.arms), 2), np.nan)
         self._now = 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -16,6 +17,7 @@ from flashrt_ros.demo.report import Branch, Outcome, Report
 from flashrt_ros.demo.task import Array
 from flashrt_ros.demo.tree import REACH, Builder, Stage, Way
 from flashrt_ros.demo.trial import Trial, draw_trials
+from flashrt_ros.errors import ErrorCode
 
 TICK_S = 0.02
 
@@ -29,6 +31,20 @@ class Theatre(Stage, Protocol):
 
     def show_tree(self, text: str) -> None:
         """Publishes a picture of the tree."""
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How a tree ended that neither reached the target nor ran out of time.
+
+    Attributes:
+        fault: Why the episode was not carried through; empty if it was.
+        refused: Why the policy's first command was refused, also after a retreat; else empty. The
+            episode was carried through, to the point where the node kept the arm from harm.
+    """
+
+    fault: str = ""
+    refused: str = ""
 
 
 class Experiment:
@@ -69,11 +85,11 @@ class Experiment:
         self._fork(trials[-1])
         return self.report
 
-    def tick_through(self, root: Behaviour) -> str:
+    def tick_through(self, root: Behaviour) -> Ending:
         """Ticks a tree until it is done.
 
         Returns:
-            Why the episode was not carried through; empty if it was, reached or not.
+            How it ended, besides reaching the target or not.
         """
         root.setup_with_descendants()
         picture: list[Status] = []
@@ -97,38 +113,43 @@ class Experiment:
                 root.stop(Status.INVALID)
         leaf = root.tip()
         if root.status is Status.SUCCESS or leaf is None or leaf.name == REACH:
-            return ""
-        return f"{root.name}: {leaf.feedback_message}"
+            return Ending()
+        words = f"{root.name}: {leaf.feedback_message}"
+        code = getattr(getattr(leaf, "response", None), "error_code", None)
+        return Ending(refused=words) if code == ErrorCode.UNSAFE_START else Ending(fault=words)
 
     def _episode(self, index: int, trial: Trial, way: Way) -> Outcome:
         started_s = self.stage.clock()
         name = f"seen-{index}-{way.name.lower()}"
         root = self.builder.episode(trial, way, name)
-        fault = self.tick_through(root)
+        ending = self.tick_through(root)
         outcome = Outcome(
             way.value,
             index,
             trial.target,
             trial.false_target,
             root.status is Status.SUCCESS,
-            fault,
-            self._nearest_m(trial) if not fault else float("nan"),
+            ending.refused,
+            ending.fault,
+            float("nan") if ending.fault or ending.refused else self._nearest_m(trial),
             self.stage.clock() - started_s,
         )
-        word = outcome.fault or ("reached" if outcome.reached else "not reached")
+        nearest = f"nearest {outcome.nearest_m * 1e3:.0f} mm"
+        word = f"reached ({nearest})" if outcome.reached else f"not reached ({nearest})"
         self.say(
             f"episode {index + 1}, {way.value:8}: target {trial.target}, false cue "
-            f"{trial.false_target}: {word} (nearest {outcome.nearest_m * 1e3:.0f} mm)"
+            f"{trial.false_target}: {outcome.fault or outcome.refused or word}"
         )
         return outcome
 
     def _fork(self, trial: Trial) -> None:
         seeds = [trial.seed, trial.seed + 1]
         names = ["branch-0", "branch-1"]
-        fault = self.tick_through(self.builder.fork(trial, names, seeds))
+        ending = self.tick_through(self.builder.fork(trial, names, seeds))
         for name, seed in zip(names, seeds, strict=True):
             root = self.builder.branch(trial, name)
-            problem = fault or self.tick_through(root)
+            branch = ending if ending.fault or ending.refused else self.tick_through(root)
+            problem = branch.fault or branch.refused
             path = [] if problem else self._tips_m().tolist()
             commands = [] if problem else [list(row) for row in self.stage.commands]
             reached = root.status is Status.SUCCESS

@@ -21,6 +21,7 @@ class Outcome:
         target: Index of the true target.
         false_target: Index of the false one.
         reached: Whether the true target was reached.
+        refused: Why the node refused the first command as unsafe; empty if it did not.
         fault: Why the episode was not carried through; empty if it was.
         nearest_m: Smallest distance of the tip to the true target after going on.
         duration_s: Of the whole episode.
@@ -31,6 +32,7 @@ class Outcome:
     target: int
     false_target: int
     reached: bool
+    refused: str
     fault: str
     nearest_m: float
     duration_s: float
@@ -129,7 +131,9 @@ class Report:
             rate = self.rate(way)
             share = f"{rate['reached']:.0f} of {rate['episodes']:.0f}"
             interval = f"{rate['low']:.1%} to {rate['high']:.1%}"
-            lines.append(f"{word:34}{share:>16}{interval:>20}")
+            refused = sum(bool(o.refused) for o in self.outcomes if o.way == way.value)
+            note = f"   ({refused} refused as an unsafe start)" if refused else ""
+            lines.append(f"{word:34}{share:>16}{interval:>20}{note}")
         lines += ["", *self._fork_lines(), ""]
         lines.append(f"{'time of each verb, at the client':34}{'p50':>10}{'p99':>13}{'n':>7}")
         for verb, values in sorted(self.latency_ms.items()):

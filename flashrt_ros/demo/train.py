@@ -65,8 +65,13 @@ CONFIG = RecurrentConfig(
     horizon=0,
 )
 
-Batch = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
-"""Observations ``(N, T, 7)`` and labels ``(N, T, 2)``, float32; memory ``(N, T)``, int64."""
+START_WEIGHT = 15.0
+"""Of the first step in a new pose, and half of it of the second, against 1 of others: a command
+that still belongs to the pose before would be refused as an unsafe start."""
+
+Batch = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
+"""Observations ``(N, T, 7)`` and labels ``(N, T, 2)``, float32; memory ``(N, T)``, int64; weights
+``(N, T)``, float32."""
 
 
 @torch.no_grad()
@@ -100,7 +105,15 @@ def gather(
         torch.from_numpy(np.stack(seen, 1)),
         torch.from_numpy(np.stack(labels, 1)),
         torch.from_numpy(crowd.memory.T.copy()),
+        _weights(torch.from_numpy(crowd.placed.T.copy())),
     )
+
+
+def _weights(placed_NT: torch.Tensor) -> torch.Tensor:
+    weight_NT = torch.ones(placed_NT.shape)
+    weight_NT[:, 1:][placed_NT[:, :-1]] = START_WEIGHT / 2
+    weight_NT[placed_NT] = START_WEIGHT
+    return weight_NT
 
 
 def draw(
@@ -129,6 +142,7 @@ def imitate(
     observation_BTS: torch.Tensor,
     label_BTA: torch.Tensor,
     memory_BT: torch.Tensor,
+    weight_BT: torch.Tensor,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Losses of one batch.
 
@@ -139,6 +153,7 @@ def imitate(
         observation_BTS: Observations, float32.
         label_BTA: Commands of the expert, radians.
         memory_BT: Index of the target last shown, int64.
+        weight_BT: Of each step's action, float32.
 
     Returns:
         Negative log likelihood of the action, cross entropy of the memory, and the mean absolute
@@ -148,7 +163,8 @@ def imitate(
     mixture = network.predict(network.trunk(hidden_BTD))
     assert isinstance(mixture, Mixture)
     tremor = TREMOR_RAD * torch.randn_like(label_BTA)
-    action = -mixture.log_density(network.action_normaliser.normalise(label_BTA + tremor)).mean()
+    target_BTA = network.action_normaliser.normalise(label_BTA + tremor)
+    action = -(mixture.log_density(target_BTA) * weight_BT).sum() / weight_BT.sum()
     memory = nn.functional.cross_entropy(recall(hidden_BTD).flatten(0, 1), memory_BT.flatten())
     with torch.no_grad():
         likely = network.action_normaliser.restore(mixture.likely())
@@ -217,6 +233,7 @@ def _joined(one: Batch, other: Batch) -> Batch:
         torch.cat((one[0], other[0])),
         torch.cat((one[1], other[1])),
         torch.cat((one[2], other[2])),
+        torch.cat((one[3], other[3])),
     )
 
 
