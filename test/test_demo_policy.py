@@ -19,7 +19,7 @@ from flashrt_ros.demo.policy import WEIGHTS, make
 from flashrt_ros.demo.rollout import Rollout
 from flashrt_ros.demo.share import shared
 from flashrt_ros.demo.task import CUE_S, HOME_RAD, RING_CENTRE_M, observation
-from flashrt_ros.demo.trial import TIME_LIMIT_S, Judge, draw_trials
+from flashrt_ros.demo.trial import BUMP_S, TIME_LIMIT_S, Judge, draw_trials
 from flashrt_ros.policies.registry import load_policy
 from flashrt_ros.runtime.session import PolicySession
 from flashrt_ros.testing import check_policy
@@ -68,6 +68,28 @@ def test_branches_with_different_seeds_differ_and_with_equal_seeds_do_not(drive:
         actions.append(np.stack([drive.session.step(seen).values.numpy() for _ in range(20)]))
     np.testing.assert_array_equal(actions[0], actions[1])
     assert np.abs(actions[0] - actions[2]).max() > 0.01
+
+
+def test_the_first_command_after_a_retreat_passes_the_start_check_in_every_way(
+    drive: Rollout,
+) -> None:
+    contract = Contract.load(shared("config/demo_arm.contract.yaml"))
+    assert contract.start is not None
+    home = observation(HOME_RAD, np.zeros(2), None)
+    for trial in draw_trials(9, 16):
+        drive.begin(trial)
+        drive.run(CUE_S, trial.target_m)
+        capsule = drive.session.snapshot("seen", replace=True)
+        drive.run(trial.bump_after_s)
+        drive.arm.bump(trial.bump_nm, BUMP_S)
+        drive.run(BUMP_S)
+        drive.run(CUE_S, trial.false_target_m)
+        # As it is: the state still belongs to the pose before the retreat.
+        as_it_is = drive.session.step(home).values.numpy()
+        drive.session.restore(capsule)
+        restored = drive.session.step(home).values.numpy()
+        for first in (as_it_is, restored):
+            assert np.abs(first - HOME_RAD).max() < contract.start.max_distance["joint1"]
 
 
 def test_every_command_from_rest_passes_the_start_check(drive: Rollout) -> None:
