@@ -74,7 +74,7 @@ choose_python() {
     python3 "$root/scripts/requirements.py" ros >/dev/null || exit 1
   fi
   fail "it needs Python 3.10 to 3.13, and python3 is" \
-    "$(python3 --version 2>&1 || echo missing). Install one (Debian 12, Ubuntu 22.04 and later:" \
+    "$( (python3 --version || echo missing) 2>/dev/null). Install one (Debian 12, Ubuntu 22.04 and later:" \
     "sudo apt-get install python3 python3-venv python3-dev) or name one in FLASHRT_ROS_PYTHON."
 }
 
@@ -114,8 +114,8 @@ pip_install() {
       { grep -v -e '^Requirement already' -e '^Looking in' || true; } || status=$?
   fi
   [ "$status" = 0 ] ||
-    fail "pip could not install $title, and says why above. If it speaks of connections or" \
-      "time-outs: check the network (behind a proxy, set HTTPS_PROXY). Then run this again;" \
+    fail "pip could not install $title, and says why above. If it finds no versions at all, or" \
+      "speaks of connections: check the network (behind a proxy, set HTTPS_PROXY). Then run this again;" \
       "it goes on where it stopped."
 }
 
