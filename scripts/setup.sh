@@ -111,7 +111,7 @@ pip_install() {
     "$python" -m pip install --disable-pip-version-check "$@" || status=$?
   else
     "$python" -m pip install --disable-pip-version-check --progress-bar off "$@" 2>&1 |
-      { grep -v -e '^Requirement already' -e '^Looking in' || true; } || status=$?
+      { grep -v -e '^Requirement already' -e '^Looking in' -e '^WARNING: Location' || true; } || status=$?
   fi
   [ "$status" = 0 ] ||
     fail "pip could not install $title, and says why above. If it finds no versions at all, or" \
