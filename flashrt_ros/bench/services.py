@@ -42,7 +42,11 @@ def _measure(result: Result, options: Options, name: str, factory: str, running:
         if not running:
             stage.result(stage.peer("configure"))
         caller = stage.peer(
-            "call", rounds=5 if options.quick else 300, running=running, settle_s=1.0
+            "call",
+            rounds=5 if options.quick else 200,
+            running=running,
+            settle_s=1.0,
+            rest_s=0.2 if factory == "beside" else 0.0,
         )
         found = stage.result(caller)
         stage.end(node)

@@ -133,13 +133,15 @@ def record(seconds: float, settle_s: float) -> None:
         )
 
 
-def call(rounds: int, running: bool, settle_s: float) -> None:
+def call(rounds: int, running: bool, settle_s: float, rest_s: float) -> None:
     """Calls Trigger, snapshot, reset_episode and restore in turn, over and over.
 
     Args:
         rounds: Calls of each.
         running: Wait until the node publishes commands, and look that it still does at the end.
         settle_s: Wait that long before the first call.
+        rest_s: Wait that long after each round: a plan that a reset has overtaken begins anew, and
+            without a rest none would ever end.
     """
     steps: list[PolicyStep] = []
     with spinning("caller") as node:
@@ -177,7 +179,8 @@ def call(rounds: int, running: bool, settle_s: float) -> None:
                     took[name].append(took_us)
                 # Calls that follow each other at once would all meet the same phase of a period.
                 time.sleep(0.003 + 0.017 * (index * 0.6180339887 % 1.0))
-        time.sleep(0.5)
+            time.sleep(rest_s)
+        time.sleep(1.0)
         latency_ms = [step.latency_ms for step in steps]
         tail = steps[-10:]
         print(
