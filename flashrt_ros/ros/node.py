@@ -263,6 +263,7 @@ class PolicyNode(LifecycleNode):
             self._release()
         except Exception:
             self.get_logger().fatal(f"tear-down:\n{traceback.format_exc()}")
+        self._services_of_policy.close()
         self._jump_handle.unregister()
         super().destroy_node()
 

@@ -1,13 +1,15 @@
 """Services of the node: requests become verbs, answers become responses.
 
 A callback must not wait for the control thread, since it runs in the executor, and rclpy wants its
-response when it returns. So it returns a ``Deferred``, and whoever answers sends the response,
-from its own thread: no detour over the executor, whose length would grow with the number of its
-entities. This rests on executors sending through ``Service.send_response``, which is public.
+response when it returns. So it returns a ``Deferred``, and a thread sends the response once there
+is an answer: no detour over the executor, whose length would grow with the number of its entities.
+This rests on executors sending through ``Service.send_response``, which is public.
 """
 
 from __future__ import annotations
 
+import queue
+import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
@@ -66,6 +68,8 @@ ON_CONTROL_THREAD = (
     Endpoint("drop_capsule", DropCapsule),
     Endpoint("resume", Command, active=True),
 )
+SEND_TIMEOUT_S = 1.0
+"""How long the end of the node waits for responses that are being sent."""
 AT_ONCE = ("pause", "stop", "clear_stop")
 """Answered by the callback itself: to stand still must not wait for an inference."""
 UNSUPPORTED = {
@@ -86,9 +90,9 @@ class Deferred:
         self._verb = verb
         self._respond = respond
 
-    def send_with(self, send: Callable[[Any, Any], None], header: Any) -> None:
-        """Sends as soon as there is an answer; ``header`` says to whom."""
-        self._verb.listen(lambda answer: send(self._respond(answer), header))
+    def send_with(self, send: Callable[[Callable[[], Any]], None]) -> None:
+        """Calls ``send`` as soon as there is an answer, with what makes the response of it."""
+        self._verb.listen(lambda answer: send(lambda: self._respond(answer)))
 
 
 class Services:
@@ -121,6 +125,7 @@ class Services:
         self._motion = motion
         self._options = options
         self._outlet = outlet
+        self._replies = Replies(outlet)
         for endpoint in ON_CONTROL_THREAD:
             self._create(node, endpoint.name, endpoint.type, self._enqueue(endpoint))
         for name in AT_ONCE:
@@ -146,7 +151,7 @@ class Services:
             return Deferred(self._verb(name, request, begin), make)
 
         service = node.create_service(cls, f"~/{name}", callback)
-        _defer(service, self._outlet)
+        self._replies.defer(service)
 
     def _verb(self, name: str, request: Any, begin: Callable[[Any, Verb], None]) -> Verb:
         """The verb of a request: begun, refused, or one that came before with the same id."""
@@ -196,6 +201,10 @@ class Services:
 
         return begin
 
+    def close(self) -> None:
+        """Sends what was answered; nothing is answered any more."""
+        self._replies.close()
+
     def expire(self) -> None:
         """Answers requests whose time is up; called by a timer."""
         if self.queue is not None:
@@ -206,24 +215,46 @@ def _no_work(handlers: Any, verb: Verb) -> Answer | None:
     return None
 
 
-def _defer(service: Service, outlet: Outlet) -> None:
-    """Makes a service send deferred responses later, from the thread that answers."""
-    send = service.send_response
+class Replies:
+    """The thread that sends deferred responses.
 
-    def send_safely(response: Any, header: Any) -> None:
-        try:
-            send(response, header)
-        except Exception as error:
-            # The client or the service is gone; the work is done all the same.
-            outlet.log("warn", f"{service.srv_name}: response not sent: {error}")
+    The middleware waits up to 0.1 s for a client that it does not know yet, or that is gone; the
+    control thread must not, nor the executor.
+    """
 
-    def send_response(response: Any, header: Any) -> None:
-        if isinstance(response, Deferred):
-            response.send_with(send_safely, header)
-        else:
-            send(response, header)
+    def __init__(self, outlet: Outlet) -> None:
+        """Starts the thread."""
+        self._outlet = outlet
+        self._waiting: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="replies", daemon=True)
+        self._thread.start()
 
-    service.send_response = send_response
+    def defer(self, service: Service) -> None:
+        """Lets a service answer with ``Deferred``."""
+        send = service.send_response
+
+        def send_response(response: Any, header: Any) -> None:
+            if isinstance(response, Deferred):
+                response.send_with(
+                    lambda made: self._waiting.put(lambda: send(made(), header)),
+                )
+            else:
+                send(response, header)
+
+        service.send_response = send_response
+
+    def close(self) -> None:
+        """Sends what waits and ends the thread."""
+        self._waiting.put(None)
+        self._thread.join(SEND_TIMEOUT_S)
+
+    def _run(self) -> None:
+        while (send := self._waiting.get()) is not None:
+            try:
+                send()
+            except Exception as error:
+                # The client or the service is gone; the work is done all the same.
+                self._outlet.log("warn", f"a response was not sent: {error}")
 
 
 def respond(response: Any, answer: Answer) -> Any:
