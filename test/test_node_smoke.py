@@ -13,11 +13,14 @@ from pathlib import Path
 
 import pytest
 import yaml
+from contract_examples import contract_dict
 from flashrt_ros.msg import PolicyStatus
 from flashrt_ros.srv import Snapshot
-from node_rig import ACTIVATE, CLEANUP, CONFIGURE, DEACTIVATE, ROOT, NodeRig
+from node_rig import ACTIVATE, CLEANUP, CONFIGURE, DEACTIVATE, ROOT, NodeRig, write_contract
 from rcl_interfaces.msg import Parameter, ParameterType, ParameterValue
 from rcl_interfaces.srv import DescribeParameters, SetParameters
+from rclpy.qos import QoSProfile, ReliabilityPolicy
+from sensor_msgs.msg import JointState
 
 pytestmark = pytest.mark.ros
 DOMAIN = 20 + os.getpid() % 20
@@ -132,6 +135,29 @@ def test_failed_configure_says_why_and_can_be_mended(tmp_path: Path) -> None:
         assert not result.successful
         assert "read at configure" in result.reason
         assert rig.end() == 0
+
+
+def test_incompatible_qos_is_named(tmp_path: Path) -> None:
+    fields = contract_dict()
+    for part in fields["observations"][0]["parts"]:
+        part["qos"] = {"reliability": "reliable"}
+    contract = write_contract(tmp_path, observations=fields["observations"])
+    with NodeRig(tmp_path, DOMAIN, contract=contract) as rig:
+        rig.until_mode(PolicyStatus.RUNNING)
+
+        def named() -> bool:
+            return any(
+                "incompatible QoS" in status.message and "reliability" in status.message
+                for message in rig.diagnostics
+                for status in message.status
+                if status.name == "/policy: input /joint_states"
+            )
+
+        rig.spin(1.2)
+        assert not named(), "control: all publishers fit so far"
+        loose = QoSProfile(depth=1, reliability=ReliabilityPolicy.BEST_EFFORT)
+        rig.node.create_publisher(JointState, "joint_states", loose)
+        rig.until(named, "a diagnostic that names topic and policy")
 
 
 def test_repeated_request_gets_the_first_answer(rig: NodeRig) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 import traceback
 from collections.abc import Callable
@@ -56,7 +57,9 @@ class PolicyNode(LifecycleNode):
         self._settings = Parameters(self)
         self._motion = Motion()
         self._outlet = RosOutlet(self)
-        self._outlet.on_fault = self._publish_diagnostics
+        # Set by the control thread, which must not spend its time on diagnostics.
+        self._fault = threading.Event()
+        self._outlet.on_fault = self._fault.set
         self._diagnostics = Diagnostics(self.get_fully_qualified_name())
         self._diagnostics_publisher = self.create_publisher(DiagnosticArray, "/diagnostics", 10)
         self._contract: Contract | None = None
@@ -322,8 +325,11 @@ class PolicyNode(LifecycleNode):
         return done(words)
 
     def _watch(self) -> None:
-        """Overdue services, and a control thread that is late while the robot moves."""
+        """Overdue services, new faults, and a late control thread while the robot moves."""
         self._services_of_policy.expire()
+        if self._fault.is_set():
+            self._fault.clear()
+            self._publish_diagnostics()
         control, commander, contract = self._control, self._commander, self._contract
         if control is None or commander is None or contract is None or not commander.moving:
             return
