@@ -53,7 +53,12 @@ class Outcome:
 
 
 class Commander:
-    """Blends, limits and sends actions, and says what to do without one."""
+    """Blends, limits and sends actions, and says what to do without one.
+
+    Attributes:
+        limited: Commands that limits have changed so far.
+        limited_words: What was changed in the last of them.
+    """
 
     def __init__(
         self,
@@ -75,6 +80,8 @@ class Commander:
         self.contract = contract
         self.shaper = ActionShaper(contract)
         self.dry_run = dry_run
+        self.limited = 0
+        self.limited_words = ""
         self._motion = motion
         self._outlet = outlet
         self._gate = StartGate(contract)
@@ -124,6 +131,9 @@ class Commander:
             if not self.dry_run:
                 self._send(self.shaper.messages(shaped, self._outlet.stamp_ns()))
             self._last = {**self._last, **shaped.commands}
+            if shaped.limited:
+                self.limited += 1
+                self.limited_words = "; ".join(shaped.limited)
             verdict = Verdict.DRY if self.dry_run else Verdict.SENT
             return Outcome(
                 verdict, shaped.action, verdict.value if self.dry_run else "", shaped.limited

@@ -174,11 +174,13 @@ class Diagnostics:
         self.incompatible: dict[str, str] = {}
         self._node_name = node_name
         self._missed = 0
+        self._limited = 0
 
     def reset(self) -> None:
         """Forgets findings, at clean-up."""
         self.incompatible.clear()
         self._missed = 0
+        self._limited = 0
 
     def inputs(
         self,
@@ -225,6 +227,19 @@ class Diagnostics:
                 )
             entries.append(entry)
         return entries
+
+    def limits(self, limited: int, words: str) -> Entry:
+        """Commands changed by limits; remembers how many so far.
+
+        Args:
+            limited: Such commands since configure.
+            words: What was changed in the last one.
+        """
+        entry = Entry("limits", values={"limited commands": str(limited)})
+        if (new := limited - self._limited) > 0:
+            entry.worsen(Level.WARN, f"{new} commands limited, the last one: {words}")
+        self._limited = limited
+        return entry
 
     def timing(self, timing: Timing, period_ms: float) -> Entry:
         """The control period; remembers how many periods were missed so far."""

@@ -392,6 +392,8 @@ class PolicyNode(LifecycleNode):
                 self._motion.active,
             )
             entries += self._diagnostics.outputs(contract, self._outlet.topic_name)
+        if (commander := self._commander) is not None:
+            entries.append(self._diagnostics.limits(commander.limited, commander.limited_words))
         hardware = contract.robot if contract is not None else ""
         message = self._diagnostics.message(entries, hardware, self._outlet.stamp_ns())
         self._diagnostics_publisher.publish(message)

@@ -113,10 +113,9 @@ class Stepper:
         self.sample = sample
         faults = self._input_faults(sample)
         words = "; ".join(faults)
-        if not same_kind(words, self._faults):
-            self._faults = words
-            if not self.motion.starting:
-                self.outlet.fault()
+        # Diagnostics at once, but of what the fault has led to.
+        report = not same_kind(words, self._faults) and not self.motion.starting
+        self._faults = words
         if not self.motion.wants_to_move:
             self.resumption.overtaken()
         elif faults:
@@ -127,6 +126,8 @@ class Stepper:
             self.motion.input_good()
             self._step(sample, now_ns, period_ms)
         self.publish_status()
+        if report:
+            self.outlet.fault()
 
     def _input_faults(self, sample: Sample) -> tuple[str, ...]:
         """Words for each input that hinders a step now."""

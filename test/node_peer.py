@@ -1,0 +1,206 @@
+"""The other side of a policy node, in the process of the tests: a client, an observer, a robot."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import rclpy
+import xxhash
+from contract_examples import cdr, joint_state
+from node_process import NodeProcess
+from rclpy.executors import SingleThreadedExecutor
+from rclpy.qos import DurabilityPolicy, QoSProfile, ReliabilityPolicy
+from sensor_msgs.msg import JointState
+
+DEADLINE_S = 15.0
+"""For anything that is waited for; it only decides how long a failure takes."""
+LATCHED = QoSProfile(depth=1, durability=DurabilityPolicy.TRANSIENT_LOCAL)
+RELIABLE = QoSProfile(depth=2000)
+BEST_EFFORT = QoSProfile(depth=1, reliability=ReliabilityPolicy.BEST_EFFORT)
+JOINTS = ("a", "b")
+
+
+class Log(list[Any]):
+    """Messages of one topic in the order of their arrival; appended to by the peer's thread."""
+
+
+class Pending:
+    """A service call under way."""
+
+    def __init__(self, future: Any, what: str) -> None:
+        self._done = threading.Event()
+        self._future = future
+        self.what = what
+        future.add_done_callback(lambda _: self._done.set())
+
+    @property
+    def done(self) -> bool:
+        return self._done.is_set()
+
+    def result(self, quote: Callable[[], str], timeout_s: float = DEADLINE_S) -> Any:
+        if not self._done.wait(timeout_s):
+            raise AssertionError(f"{self.what}: no answer within {timeout_s} s{quote()}")
+        return self._future.result()
+
+
+class Peer:
+    """A ROS node with a context and a thread of its own.
+
+    Attributes:
+        node: For publishers.
+        quote: What the node under test printed; for the messages of failures.
+    """
+
+    def __init__(self, domain: int) -> None:
+        self._context = rclpy.Context()
+        rclpy.init(context=self._context, domain_id=domain)
+        self.node = rclpy.create_node("peer", context=self._context)
+        self.quote: Callable[[], str] = lambda: ""
+        self.alive: Callable[[], bool] = lambda: True
+        self._clients: dict[str, Any] = {}
+        self._arrived = threading.Condition()
+        self._executor = SingleThreadedExecutor(context=self._context)
+        self._executor.add_node(self.node)
+        self._closing = False
+        self._thread = threading.Thread(target=self._spin, name="peer", daemon=True)
+        self._thread.start()
+
+    def _spin(self) -> None:
+        while not self._closing:
+            self._executor.spin_once(timeout_sec=0.1)
+
+    def close(self) -> None:
+        self._closing = True
+        self._thread.join()
+        self._executor.shutdown()
+        self.node.destroy_node()
+        self._context.try_shutdown()
+
+    def record(self, kind: Any, topic: str, qos: QoSProfile = RELIABLE, raw: bool = False) -> Log:
+        """Keeps what arrives on a topic from now on."""
+        log = Log()
+
+        def receive(message: Any) -> None:
+            with self._arrived:
+                log.append(message)
+                self._arrived.notify_all()
+
+        self.node.create_subscription(kind, topic, receive, qos, raw=raw)
+        return log
+
+    def wait(
+        self,
+        found: Callable[[], Any],
+        what: str,
+        timeout_s: float = DEADLINE_S,
+        seen: Callable[[], Any] = lambda: "",
+    ) -> Any:
+        """Waits until ``found`` returns something true, and returns it.
+
+        Args:
+            found: Called after every message.
+            what: Is expected, in words.
+            timeout_s: For all of it.
+            seen: What there is instead, for the message of a failure.
+
+        Raises:
+            AssertionError: It takes too long, or the node ended; with what it printed.
+        """
+        end_s = time.monotonic() + timeout_s
+        with self._arrived:
+            while not (result := found()):
+                if time.monotonic() > end_s:
+                    raise AssertionError(
+                        f"expected within {timeout_s} s: {what}; found {seen()}{self.quote()}"
+                    )
+                if not self.alive():
+                    raise AssertionError(f"while waiting for: {what}{self.quote()}")
+                self._arrived.wait(0.02)
+        return result
+
+    def send(self, kind: Any, service: str, **fields: Any) -> Pending:
+        """Sends a request, as soon as the service is there."""
+        client = self._clients.get(service)
+        if client is None:
+            client = self._clients[service] = self.node.create_client(kind, service)
+        self.wait(client.service_is_ready, f"service {service}")
+        return Pending(client.call_async(kind.Request(**fields)), f"{service} {fields}")
+
+    def call(self, kind: Any, service: str, **fields: Any) -> Any:
+        """Sends a request and waits for the response."""
+        return self.send(kind, service, **fields).result(self.quote)
+
+
+class Robot:
+    """Publishes joint states in a thread of its own.
+
+    Attributes:
+        position: Of both joints, rad.
+        velocity: Of both joints, rad/s; the first one tells ``puppet.Puppet`` what to do.
+        quiet: True: nothing is published.
+        published: xxh3_64 of each serialized message, oldest first.
+    """
+
+    def __init__(self, peer: Peer, topic: str = "/joint_states", qos: QoSProfile = RELIABLE):
+        self.position = [0.1, -0.1]
+        self.velocity = [0.0, 0.0]
+        self.quiet = False
+        self.alter: Callable[[JointState], Any] = lambda message: None
+        self.mangle: Callable[[bytes], bytes] = lambda data: data
+        self.published: list[int] = []
+        self._peer = peer
+        self._publisher = peer.node.create_publisher(JointState, topic, qos)
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="robot", daemon=True)
+        self._thread.start()
+
+    def reset(self) -> None:
+        """As it was made."""
+        self.position, self.velocity = [0.1, -0.1], [0.0, 0.0]
+        self.alter = lambda message: None
+        self.mangle = lambda data: data
+        self.quiet = False
+
+    def message(self) -> JointState:
+        message = JointState(
+            name=list(JOINTS), position=list(self.position), velocity=list(self.velocity)
+        )
+        message.header.stamp = self._peer.node.get_clock().now().to_msg()
+        self.alter(message)
+        return message
+
+    def publish(self) -> None:
+        message = self.message()
+        stamp = message.header.stamp
+        # By ourselves: rclpy leaves the gaps between fields as they were in memory.
+        data = self.mangle(
+            cdr(
+                joint_state(
+                    list(message.name),
+                    message.position,
+                    message.velocity,
+                    stamp_ns=stamp.sec * 1_000_000_000 + stamp.nanosec,
+                )
+            )
+        )
+        self.published.append(xxhash.xxh3_64_intdigest(data))
+        self._publisher.publish(data)
+
+    def _run(self) -> None:
+        while not self._closing.wait(0.02):
+            if not self.quiet:
+                self.publish()
+
+    def close(self) -> None:
+        self._closing.set()
+        self._thread.join()
+        self._peer.node.destroy_publisher(self._publisher)
+
+
+def watch(peer: Peer, process: NodeProcess) -> None:
+    """Failures of ``peer`` quote ``process`` from now on, and come at once when it ends."""
+    peer.quote = process.quote
+    peer.alive = lambda: process.code is None

@@ -1,0 +1,125 @@
+"""A policy that the tests of the running node make behave or misbehave through its observation.
+
+It has a memory and draws noise at every step, so that any continuation tells where it began.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from flashrt_ros.runtime import noise
+from flashrt_ros.runtime.buffers import BufferSpec, Role
+from flashrt_ros.runtime.policy import Buffers, PlanKind, Policy, Port, Ports
+
+SLOW_S = 2.0
+SLOW, NAN, RAISES, FAR, BEYOND = 1.0, 2.0, 3.0, 4.0, 5.0
+"""Velocity of the first joint: a step takes two seconds, makes a NaN, raises, lands 1 rad away
+from the measured position, or far outside the limits. Zero: none of these."""
+ROW_RAD = 0.001
+"""Between two rows of a chunk."""
+
+
+class Puppet(Policy):
+    """Commands at most 0.05 rad off the measured positions, by memory and noise."""
+
+    family = "puppet"
+
+    def __init__(self) -> None:
+        self._module = nn.Module()
+
+    def config(self) -> Mapping[str, object]:
+        return {}
+
+    def module(self) -> nn.Module:
+        return self._module
+
+    def layout(self) -> tuple[BufferSpec, ...]:
+        return (
+            BufferSpec("memory", (2,), torch.float32, Role.STATE),
+            BufferSpec("state_in", (4,), torch.float32, Role.INPUT),
+            BufferSpec("draw", (2,), torch.float32, Role.SCRATCH),
+            BufferSpec("action_out", (2,), torch.float32, Role.OUTPUT, "rad"),
+        )
+
+    def ports(self) -> Ports:
+        return Ports(
+            observations=(Port("observation.state", "state_in", (4,)),),
+            action=Port("action", "action_out", (2,)),
+        )
+
+    def reset_(self, state: Buffers) -> None:
+        state["memory"].zero_()
+
+    def act(self, state: Buffers, inputs: Buffers, outputs: Buffers) -> None:
+        order = float(inputs["state_in"][2])
+        if order == SLOW:
+            time.sleep(SLOW_S)
+        if order == RAISES:
+            raise RuntimeError("the puppet's string broke")
+        noise.normal_(outputs["draw"], state)
+        memory = state["memory"]
+        memory.mul_(0.9).add_(inputs["state_in"][:2], alpha=0.1).add_(outputs["draw"], alpha=0.1)
+        action = inputs["state_in"][:2] + 0.05 * torch.tanh(memory)
+        action += {FAR: 1.0, BEYOND: 100.0, NAN: float("nan")}.get(order, 0.0)
+        outputs["action_out"].copy_(action)
+
+
+class Planner(Puppet):
+    """Plans chunks beside: the measured positions, then a little farther each row."""
+
+    family = "planner_puppet"
+    plan_kind = PlanKind.BESIDE
+    chunk_size = 4
+    n_action_steps = 4
+
+    def layout(self) -> tuple[BufferSpec, ...]:
+        return (
+            BufferSpec("chunk.actions", (4, 2), torch.float32, Role.STATE, "rad"),
+            BufferSpec("chunk.cursor", (1,), torch.int64, Role.STATE),
+            BufferSpec("state_in", (4,), torch.float32, Role.INPUT),
+            BufferSpec("planned", (4, 2), torch.float32, Role.OUTPUT, "rad"),
+            BufferSpec("action_out", (2,), torch.float32, Role.OUTPUT, "rad"),
+        )
+
+    def reset_(self, state: Buffers) -> None:
+        state["chunk.actions"].zero_()
+        state["chunk.cursor"].zero_()
+
+    def plan(self, state: Buffers, inputs: Buffers, outputs: Buffers) -> None:
+        # What it saw is taken before it dawdles: a late chunk is recognised by its positions.
+        seen = inputs["state_in"].clone()
+        if float(seen[2]) == SLOW:
+            time.sleep(SLOW_S)
+        if float(seen[2]) == RAISES:
+            raise RuntimeError("the puppet's string broke")
+        outputs["planned"].copy_(seen[:2] + ROW_RAD * torch.arange(4.0)[:, None])
+
+    def adopt(self, state: Buffers, inputs: Buffers, outputs: Buffers) -> None:
+        state["chunk.actions"].copy_(outputs["planned"])
+        state["chunk.cursor"].zero_()
+
+    def act(self, state: Buffers, inputs: Buffers, outputs: Buffers) -> None:
+        row = state["chunk.actions"].index_select(0, state["chunk.cursor"].clamp(max=3))
+        outputs["action_out"].copy_(row[0])
+        state["chunk.cursor"].add_(1)
+
+
+def large(directory: Any = None) -> Policy:
+    """A puppet whose every capsule weighs a megabyte more."""
+
+    class Large(Puppet):
+        family = "large_puppet"
+
+        def layout(self) -> tuple[BufferSpec, ...]:
+            return (*super().layout(), BufferSpec("weight", (1 << 18,), torch.float32, Role.STATE))
+
+        def reset_(self, state: Buffers) -> None:
+            super().reset_(state)
+            state["weight"].zero_()
+
+    return Large()

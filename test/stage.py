@@ -1,0 +1,282 @@
+"""A running policy node with a robot that feeds it and a client that watches it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import puppet
+from contract_examples import contract_dict
+from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus
+from flashrt_ros.msg import ActionChunk, CapsuleEvent, PolicyStatus, PolicyStep
+from flashrt_ros.srv import (
+    Command,
+    DropCapsule,
+    Fork,
+    GetCapsule,
+    ListCapsules,
+    LoadCapsule,
+    Preview,
+    ResetEpisode,
+    Restore,
+    Rollback,
+    SaveCapsule,
+    Snapshot,
+)
+from lifecycle_msgs.msg import State, Transition
+from lifecycle_msgs.srv import ChangeState, GetState
+from node_peer import LATCHED, RELIABLE, Peer, Pending, Robot, watch
+from node_process import Domain, NodeProcess
+from rcl_interfaces.srv import SetParametersAtomically
+from rclpy.parameter import Parameter
+from sensor_msgs.msg import JointState
+
+from flashrt_ros.errors import ErrorCode
+
+SERVICES: Mapping[str, Any] = {
+    "snapshot": Snapshot,
+    "restore": Restore,
+    "fork": Fork,
+    "rollback": Rollback,
+    "reset_episode": ResetEpisode,
+    "list_capsules": ListCapsules,
+    "get_capsule": GetCapsule,
+    "drop_capsule": DropCapsule,
+    "save_capsule": SaveCapsule,
+    "load_capsule": LoadCapsule,
+    "preview": Preview,
+    "pause": Command,
+    "resume": Command,
+    "stop": Command,
+    "clear_stop": Command,
+}
+WAYS_DOWN = {
+    State.PRIMARY_STATE_ACTIVE: Transition.TRANSITION_DEACTIVATE,
+    State.PRIMARY_STATE_INACTIVE: Transition.TRANSITION_CLEANUP,
+}
+
+
+def arm_contract(max_age_ms: float = 3000.0, **action: Any) -> dict[str, Any]:
+    """One observation of positions and velocities, one command; patient with a busy machine.
+
+    Args:
+        max_age_ms: Oldest observation that counts.
+        **action: Keys of the command to be replaced.
+    """
+    contract = contract_dict()
+    contract["observations"] = contract["observations"][:1]
+    contract["observations"][0]["max_age_ms"] = max_age_ms
+    contract["actions"][0].update(action)
+    return contract
+
+
+def write_contract(folder: Path, contract: Mapping[str, Any], name: str = "arm") -> Path:
+    """JSON is YAML too."""
+    path = folder / f"{name}.contract.yaml"
+    path.write_text(json.dumps(contract))
+    return path
+
+
+class Stage:
+    """One node process in a domain, its peer and its robot; use it in a ``with`` block.
+
+    Attributes:
+        process: The node.
+        peer: See ``Peer``.
+        robot: See ``Robot``.
+        statuses: All of ~/status; likewise ``steps``, ``chunks``, ``events``, ``commands`` and
+            ``diagnostics``.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        domain: int | None = None,
+        namespace: str = "",
+        parameters: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.folder = folder
+        self.namespace = namespace
+        self._own_domain = Domain() if domain is None else None
+        self.domain = self._own_domain.id if self._own_domain is not None else domain
+        assert self.domain is not None
+        self.peer = Peer(self.domain)
+        record = self.peer.record
+        self.statuses = record(PolicyStatus, self.name("status"), LATCHED)
+        self.steps = record(PolicyStep, self.name("policy_step"))
+        self.chunks = record(ActionChunk, self.name("action_chunk"))
+        self.events = record(CapsuleEvent, self.name("capsule_event"))
+        self.commands = record(JointState, f"{namespace}/joint_command")
+        self.diagnostics = record(DiagnosticArray, "/diagnostics")
+        self.robot = Robot(self.peer, f"{namespace}/joint_states", RELIABLE)
+        self._parameters = dict(parameters or {})
+        self.start()
+
+    def start(self) -> None:
+        """Starts the process, again if it has ended."""
+        self.process = NodeProcess(
+            self.folder, self.domain, self.namespace or "/", self._parameters
+        )
+        watch(self.peer, self.process)
+
+    def name(self, of: str) -> str:
+        """Full name of something private of the node."""
+        return f"{self.namespace}/policy/{of}"
+
+    # Services
+
+    def send(self, service: str, /, **fields: Any) -> Pending:
+        return self.peer.send(SERVICES[service], self.name(service), **fields)
+
+    def ask(self, service: str, /, **fields: Any) -> Any:
+        """The response, whatever it says."""
+        return self.send(service, **fields).result(self.peer.quote)
+
+    def do(self, service: str, /, **fields: Any) -> Any:
+        """The response, which must be one of success."""
+        response = self.ask(service, **fields)
+        assert response.success, f"{service} {fields}: {response.message}{self.peer.quote()}"
+        assert response.error_code == ErrorCode.NONE
+        return response
+
+    # Lifecycle
+
+    def state(self) -> int:
+        response = self.peer.call(GetState, self.name("get_state"))
+        return int(response.current_state.id)
+
+    def change(self, transition: int) -> bool:
+        request = Transition(id=transition)
+        response = self.peer.call(ChangeState, self.name("change_state"), transition=request)
+        return bool(response.success)
+
+    def transit(self, transition: int) -> None:
+        assert self.change(transition), f"transition {transition} failed{self.peer.quote()}"
+
+    def set(self, **parameters: Any) -> Any:
+        """Sets parameters all together; returns whether that was done, and why not."""
+        values = [Parameter(n, value=v).to_parameter_msg() for n, v in parameters.items()]
+        service = self.name("set_parameters_atomically")
+        return self.peer.call(SetParametersAtomically, service, parameters=values).result
+
+    def put_away(self) -> None:
+        """Down to unconfigured, whatever the state is."""
+        while (transition := WAYS_DOWN.get(self.state())) is not None:
+            self.transit(transition)
+
+    def prepare(
+        self, policy: str = "puppet:Puppet", contract: Mapping[str, Any] | None = None, **more: Any
+    ) -> None:
+        """An unconfigured node with new parameters; those not named are the tests' defaults."""
+        self.robot.reset()
+        self.put_away()
+        self.ask("clear_stop")
+        path = write_contract(self.folder, arm_contract() if contract is None else contract)
+        defaults: dict[str, Any] = {
+            "policy": policy,
+            "contract": str(path),
+            "device": "cpu",
+            "seed": 7,
+            "rollback_depth": 64,
+            "hold": False,
+            "dry_run": False,
+            "store_bytes": 1 << 20,
+            "publish_state_digest": True,
+            "publish_chunk": True,
+            "start_timeout_s": 10.0,
+            "service_timeout_s": 20.0,
+            "miss_limit_s": 5.0,  # a busy machine stalls for seconds
+        }
+        result = self.set(**{**defaults, **more})
+        assert result.successful, result.reason
+
+    def run(self, policy: str = "puppet:Puppet", **more: Any) -> None:
+        """Configures and activates anew and waits for the first command; the logs begin empty."""
+        self.activate(policy, **more)
+        self.wait_running()
+
+    def activate(self, policy: str = "puppet:Puppet", **more: Any) -> None:
+        """Configures and activates anew; the logs begin empty."""
+        self.prepare(policy, **more)
+        self.transit(Transition.TRANSITION_CONFIGURE)
+        self.clear()
+        self.transit(Transition.TRANSITION_ACTIVATE)
+
+    def clear(self) -> None:
+        """Forgets what was received."""
+        logs = (self.statuses, self.steps, self.chunks, self.events, self.commands)
+        for log in (*logs, self.diagnostics):
+            log.clear()
+
+    # What the node says
+
+    def wait_status(self, mode: int, words: str = "") -> PolicyStatus:
+        """Waits until the newest status has a mode, and words in its reason."""
+
+        def found() -> Any:
+            last = self.statuses[-1] if self.statuses else None
+            fits = last is not None and last.mode == mode and words in last.reason
+            return last if fits else None
+
+        what = f"status of mode {mode} with {words!r}"
+        return self.peer.wait(found, what, seen=lambda: self.statuses[-1:])
+
+    def wait_running(self) -> PolicyStatus:
+        return self.wait_status(PolicyStatus.RUNNING)
+
+    def wait_steps(self, count: int) -> None:
+        """Waits for so many control steps more."""
+        wanted = len(self.steps) + count
+        self.peer.wait(lambda: len(self.steps) >= wanted, f"{count} more control steps")
+
+    def wait_diagnostic(self, entry: str, words: str, level: int = 2) -> DiagnosticStatus:
+        """Waits for an entry of /diagnostics with a name, words and a level since ``clear``."""
+
+        def found() -> Any:
+            for array in self.diagnostics:
+                for status in array.status:
+                    named = status.name == f"{self.namespace}/policy: {entry}"
+                    if named and words in status.message and ord(status.level) == level:
+                        return status
+            return None
+
+        def seen() -> set[str]:
+            entries = [s for array in self.diagnostics for s in array.status]
+            return {f"{s.name} {s.level!r} {s.message}" for s in entries}
+
+        what = f"diagnostic {entry!r} of level {level} with {words!r}"
+        return self.peer.wait(found, what, seen=seen)
+
+    def begin_slow_plan(self) -> None:
+        """Returns in the middle of a plan of ``puppet.Planner`` that takes two seconds."""
+        self.peer.wait(lambda: self.chunks, "a first chunk")
+        self.robot.velocity = [puppet.SLOW, 0.0]
+
+        def none_comes() -> bool:
+            chunks, published = len(self.chunks), len(self.robot.published)
+            # Some time, in which a fast planner would have made several.
+            self.peer.wait(lambda: len(self.robot.published) >= published + 25, "more input")
+            return len(self.chunks) == chunks
+
+        self.peer.wait(none_comes, "a slow plan")
+
+    def close(self) -> None:
+        self.process.close()
+        self.robot.close()
+        self.peer.close()
+        if self._own_domain is not None:
+            self._own_domain.close()
+
+    def __enter__(self) -> Stage:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()

@@ -1,0 +1,181 @@
+"""Configure of a running node: what does not fit is named, and the node is none the worse.
+
+Pinned here because rclpy swallows what a transition raises, because a node that must be started
+again after a typing error is a nuisance on a robot, and because a node that is configured for
+every task of a day must not grow.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from lifecycle_msgs.msg import State, Transition
+from rcl_interfaces.srv import DescribeParameters
+from stage import Stage, arm_contract, write_contract
+
+from flashrt_ros.errors import ErrorCode
+
+pytestmark = pytest.mark.ros
+POLICY = "puppet:Puppet"
+
+
+@pytest.fixture(scope="module")
+def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    with Stage(tmp_path_factory.mktemp("configure")) as stage:
+        yield stage
+
+
+def contract_with(change: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
+    contract = arm_contract()
+    change(contract)
+    return contract
+
+
+def misspell(contract: dict[str, Any]) -> None:
+    contract["actions"][0]["max_stepp"] = contract["actions"][0].pop("max_step")
+
+
+def mistype(contract: dict[str, Any]) -> None:
+    contract["observations"][0]["parts"][0]["type"] = "sensor_msgs/msg/JointStates"
+
+
+def outgrow(contract: dict[str, Any]) -> None:
+    contract["observations"][0]["parts"][1]["names"] = ["a", "b", "c"]
+
+
+def rename_port(contract: dict[str, Any]) -> None:
+    contract["observations"][0]["key"] = "observation.pose"
+
+
+def forget_rate(contract: dict[str, Any]) -> None:
+    del contract["control_rate_hz"]
+
+
+def modernise(contract: dict[str, Any]) -> None:
+    contract["version"] = 2
+
+
+FILE = "arm.contract.yaml"
+BAD: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
+    "wrong key": (
+        {"contract": contract_with(misspell)},
+        (FILE, "actions[0]", "max_stepp", "expected one of topic", "max_step"),
+    ),
+    "wrong topic type": (
+        {"contract": contract_with(mistype)},
+        (FILE, "observations[0].parts[0].type", "JointStates", "sensor_msgs/msg/JointState"),
+    ),
+    "wrong size": (
+        {"contract": contract_with(outgrow)},
+        (FILE, "observation.state", "expected", "found"),
+    ),
+    "wrong port": (
+        {"contract": contract_with(rename_port)},
+        (FILE, "observation.pose", "observation.state"),
+    ),
+    "missing key": (
+        {"contract": contract_with(forget_rate)},
+        (FILE, "control_rate_hz", "expected"),
+    ),
+    "newer version": ({"contract": contract_with(modernise)}, (FILE, "version", "1", "2")),
+    "no such policy": (
+        {"policy": "puppets"},
+        ("'puppets'", "cue_reach", "package.module:factory"),
+    ),
+    "no such factory": ({"policy": "puppet:Pupet"}, ("puppet:Pupet", "puppet has no 'Pupet'")),
+    "no policy": ({"policy": ""}, ("'policy'", "expected a value, found none")),
+    "no such device": ({"device": "tpu"}, ("tpu", "cpu")),
+    "store too small": ({"store_bytes": 10}, ("store_bytes", "10")),
+    "not for large states": (
+        {"policy": "puppet:large", "store_bytes": 1000},
+        ("store_bytes", "1000"),
+    ),
+}
+
+
+def refusal(stage: Stage, begun: int) -> str:
+    """What the log says about the last configure."""
+    text = stage.process.output()[begun:]
+    assert "Traceback" not in text, text
+    lines = re.findall(r"\[ERROR\].*configure: (.*(?:\n(?!\[).*)*)", text)
+    assert len(lines) == 1, text
+    return str(lines[0])
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_configure_names_what_does_not_fit(stage: Stage, case: str) -> None:
+    wrong, words = BAD[case]
+    stage.prepare(**wrong)
+    begun = len(stage.process.output())
+    assert not stage.change(Transition.TRANSITION_CONFIGURE)
+    assert stage.state() == State.PRIMARY_STATE_UNCONFIGURED
+    message = refusal(stage, begun)
+    for word in words:
+        assert word in message
+    assert stage.ask("snapshot").error_code == ErrorCode.NOT_CONFIGURED
+
+
+def test_configure_works_after_all_that(stage: Stage) -> None:
+    """In the same process, with nothing but the parameters put right."""
+    stage.run()
+    stage.wait_steps(3)
+
+
+def test_missing_contract_file_is_named(stage: Stage, tmp_path: Path) -> None:
+    stage.prepare()
+    assert stage.set(contract=str(tmp_path / "none.yaml")).successful
+    begun = len(stage.process.output())
+    assert not stage.change(Transition.TRANSITION_CONFIGURE)
+    message = refusal(stage, begun)
+    assert str(tmp_path / "none.yaml") in message
+    path = write_contract(tmp_path, arm_contract(), "none")
+    path.rename(tmp_path / "none.yaml")
+    stage.transit(Transition.TRANSITION_CONFIGURE)
+
+
+def test_parameters_of_configure_are_refused_while_configured(stage: Stage) -> None:
+    stage.run()
+    result = stage.set(policy="puppet:Planner")
+    assert not result.successful
+    assert "policy is read at configure" in result.reason
+    assert "clean up" in result.reason
+    assert not stage.set(start_timeout_s=-1.0).successful, "outside its range"
+    assert stage.set(start_timeout_s=2.0).successful
+    stage.wait_steps(3)
+
+
+def test_every_parameter_is_described(stage: Stage) -> None:
+    names = ["policy", "contract", "device", "seed", "store_bytes", "dry_run", "miss_limit_s"]
+    service = stage.name("describe_parameters")
+    described = stage.peer.call(DescribeParameters, service, names=names).descriptors
+    assert all(d.description for d in described)
+    ranged = {d.name for d in described if d.integer_range or d.floating_point_range}
+    assert ranged == {"seed", "store_bytes", "miss_limit_s"}
+
+
+@pytest.mark.slow
+def test_configure_and_clean_up_again_and_again_does_not_grow(stage: Stage) -> None:
+    """Twenty times; the first ones fill caches that stay."""
+
+    def cycle() -> None:
+        stage.transit(Transition.TRANSITION_CONFIGURE)
+        stage.transit(Transition.TRANSITION_ACTIVATE)
+        stage.clear()
+        stage.wait_running()
+        stage.do("snapshot", name="x")
+        stage.put_away()
+
+    stage.prepare()
+    for _ in range(5):
+        cycle()
+    threads, resident_bytes = stage.process.threads(), stage.process.resident_bytes()
+    for _ in range(20):
+        cycle()
+    assert stage.process.threads() == threads
+    # Twenty stores that were left behind would be 20 MiB.
+    growth_bytes = stage.process.resident_bytes() - resident_bytes
+    assert growth_bytes < 6 << 20, f"{growth_bytes / 2**20:.1f} MiB more after twenty cycles"
