@@ -56,17 +56,27 @@ class Domain:
 
     def __init__(self) -> None:
         for self.id in DOMAINS:
-            self._lock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
             try:
-                self._lock.bind(("127.0.0.1", LOCK_PORT + self.id))
+                self._lock = _bind(LOCK_PORT + self.id)
+                # DDS-RTPS 9.6.2.3: the first participant of a domain listens here.
+                _bind(7400 + 250 * self.id + 10).close()
             except OSError:
-                self._lock.close()
                 continue
             return
         raise AssertionError(f"every domain of {DOMAINS} is in use")
 
     def close(self) -> None:
         self._lock.close()
+
+
+def _bind(port: int) -> socket.socket:
+    bound = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    try:
+        bound.bind(("127.0.0.1", port))
+    except OSError:
+        bound.close()
+        raise
+    return bound
 
 
 class NodeProcess:
