@@ -222,3 +222,21 @@ def test_pip_installs_what_the_tree_holds() -> None:
 def test_pip_entry_points() -> None:
     scripts = {e.name: e.value for e in pip_install().entry_points}
     assert scripts["flashrt_ros"] == "flashrt_ros.cli:main"
+
+
+@pytest.mark.parametrize(
+    "page", sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")]), ids=lambda page: page.name
+)
+def test_what_a_page_points_at_exists(page: Path) -> None:
+    """Links, and in the architecture page also files by name."""
+    text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    targets = re.findall(r"\]\((?!https?:|#)([^)#]+)", text)
+    missing = [target for target in targets if not (page.parent / target).exists()]
+    if page.name == "ARCHITECTURE.md":
+        named = re.findall(r"`([\w/]+(?:/|\.py|\.sh|\.yaml|\.srv|\.txt))`", text)
+        known = [f.as_posix() for f in ROOT.rglob("*") if ".venv" not in f.parts]
+        for name in named:
+            if not any(f.endswith("/" + name.rstrip("/")) for f in known):
+                missing.append(name)
+        assert len(named) > 20, "no names found: has the page's form changed?"
+    assert not missing, f"{page.name} names what does not exist: {missing}"
