@@ -10,7 +10,6 @@ import importlib
 import json
 import os
 import re
-import subprocess
 import sys
 from importlib import metadata
 from pathlib import Path
@@ -200,14 +199,9 @@ def test_pip_installs_what_the_tree_holds() -> None:
     packages = str(found.locate_file(""))
     modules = {os.path.relpath(p, packages) for p in places if p.startswith(packages)}
     others = {os.path.relpath(p, sys.prefix) for p in places if not p.startswith(packages)}
-    listing = subprocess.run(
-        ["git", "-C", str(ROOT), "ls-files", "flashrt_ros"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    tracked = set(listing.stdout.split())
-    assert tracked <= modules, f"not installed: {sorted(tracked - modules)}"
+    files = [path for path in (ROOT / "flashrt_ros").rglob("*") if path.is_file()]
+    sources = {str(f.relative_to(ROOT)) for f in files if "__pycache__" not in f.parts}
+    assert sources <= modules, f"not installed: {sorted(sources - modules)}"
     for folder in ("launch", "config", "msg", "srv"):
         for path in (ROOT / folder).rglob("*.*"):
             if "__pycache__" not in path.parts:
