@@ -18,6 +18,7 @@ from rclpy.lifecycle import LifecycleNode, LifecycleState, TransitionCallbackRet
 from flashrt_ros.contract import Contract
 from flashrt_ros.errors import FlashRTError, InternalError
 from flashrt_ros.ros import messages
+from flashrt_ros.ros.assembly import make_stepper
 from flashrt_ros.ros.commander import Commander
 from flashrt_ros.ros.control import Control
 from flashrt_ros.ros.diagnostics import Diagnostics, Entry, motion_entry, storage_entry
@@ -25,12 +26,10 @@ from flashrt_ros.ros.intake import Intake
 from flashrt_ros.ros.motion import Motion
 from flashrt_ros.ros.outlet import RosOutlet, qos_profile
 from flashrt_ros.ros.parameters import Parameters, contract_path
-from flashrt_ros.ros.planner import Planner
 from flashrt_ros.ros.records import StatusRecord
 from flashrt_ros.ros.services import Services
 from flashrt_ros.ros.stepper import Stepper
 from flashrt_ros.ros.verbs import Answer, done
-from flashrt_ros.runtime.policy import PlanKind
 
 SUCCESS = TransitionCallbackReturn.SUCCESS
 FAILURE = TransitionCallbackReturn.FAILURE
@@ -140,7 +139,9 @@ class PolicyNode(LifecycleNode):
         intake = self._intake = Intake(contract, self._outlet)
 
         def make() -> Stepper:
-            return self._make_stepper(policy_name, contract, intake, commander)
+            return make_stepper(
+                settings, policy_name, contract, intake, commander, self._motion, self._outlet
+            )
 
         self._control = Control(
             make,
@@ -155,41 +156,6 @@ class PolicyNode(LifecycleNode):
         self._services_of_policy.queue = self._control.queue
         self._motion.configure(settings["hold"])
         self._control.wake()
-
-    def _make_stepper(
-        self, policy_name: str, contract: Contract, intake: Intake, commander: Commander
-    ) -> Stepper:
-        """In the control thread: what it makes on a device belongs to it."""
-        from flashrt_ros.policies.registry import load_policy
-        from flashrt_ros.runtime.session import PolicySession
-
-        settings = self._settings
-        policy = load_policy(policy_name)
-        contract.check(policy.ports())
-        session = PolicySession(
-            policy,
-            device=settings["device"],
-            seed=settings["seed"],
-            store_bytes=settings["store_bytes"],
-            rollback_depth=settings["rollback_depth"],
-            rollback_period_steps=settings["rollback_period_steps"],
-            warm_up=settings["warm_up_replays"],
-        )
-        session.host.task = settings["task"]
-        planner = None
-        if policy.plan_kind is PlanKind.BESIDE:
-            planner = Planner(session, settings["torch_threads"])
-        return Stepper(
-            session,
-            contract,
-            intake,
-            commander,
-            self._motion,
-            self._outlet,
-            settings.options,
-            time.monotonic_ns,
-            planner,
-        )
 
     def _subscribe(self, contract: Contract, intake: Intake) -> None:
         for topic, type_name, qos in contract.topics():

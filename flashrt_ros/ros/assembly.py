@@ -1,0 +1,61 @@
+"""Puts policy, session and control step together; runs in the control thread."""
+
+from __future__ import annotations
+
+import time
+
+from flashrt_ros.contract import Contract
+from flashrt_ros.policies.registry import load_policy
+from flashrt_ros.ros.commander import Commander
+from flashrt_ros.ros.intake import Intake
+from flashrt_ros.ros.motion import Motion
+from flashrt_ros.ros.parameters import Parameters
+from flashrt_ros.ros.planner import Planner
+from flashrt_ros.ros.records import Outlet
+from flashrt_ros.ros.stepper import Stepper
+from flashrt_ros.runtime.policy import PlanKind
+from flashrt_ros.runtime.session import PolicySession
+
+
+def make_stepper(
+    settings: Parameters,
+    policy_name: str,
+    contract: Contract,
+    intake: Intake,
+    commander: Commander,
+    motion: Motion,
+    outlet: Outlet,
+) -> Stepper:
+    """Loads the policy, checks the contract against it, allocates, captures, warms up.
+
+    Called in the control thread: what is made on a device here belongs to that thread.
+
+    Raises:
+        FlashRTError: Policy, contract, device or sizes do not fit; says what was expected.
+    """
+    policy = load_policy(policy_name)
+    contract.check(policy.ports())
+    session = PolicySession(
+        policy,
+        device=settings["device"],
+        seed=settings["seed"],
+        store_bytes=settings["store_bytes"],
+        rollback_depth=settings["rollback_depth"],
+        rollback_period_steps=settings["rollback_period_steps"],
+        warm_up=settings["warm_up_replays"],
+    )
+    session.host.task = settings["task"]
+    planner = None
+    if policy.plan_kind is PlanKind.BESIDE:
+        planner = Planner(session, settings["torch_threads"])
+    return Stepper(
+        session,
+        contract,
+        intake,
+        commander,
+        motion,
+        outlet,
+        settings.options,
+        time.monotonic_ns,
+        planner,
+    )
