@@ -58,11 +58,13 @@ class Handlers:
     def restore(self, request: Any, verb: Verb) -> Answer:
         """See Restore.srv."""
         if request.publish:
-            self._motion.refuse_if_stopped()
+            self._motion.refuse_if_overtaken(verb.epoch)
         begun_ns = self._stepper.clock_ns()
         seed = request.seed if request.set_seed else None
         capsule = self._session.restore(request.name, request.allow_inexact, seed)
-        words = self._state_changed(f"restore of {capsule.name!r}", request.publish, begun_ns)
+        words = self._state_changed(
+            f"restore of {capsule.name!r}", request.publish, begun_ns, verb
+        )
         self._event(EventKind.RESTORE, begun_ns, verb, capsule, seed)
         return done(
             f"capsule {capsule.name!r} is live; {words}",
@@ -73,11 +75,11 @@ class Handlers:
     def rollback(self, request: Any, verb: Verb) -> Answer:
         """See Rollback.srv."""
         if request.publish:
-            self._motion.refuse_if_stopped()
+            self._motion.refuse_if_overtaken(verb.epoch)
         begun_ns = self._stepper.clock_ns()
         seed = request.seed if request.set_seed else None
         steps_back = self._session.rollback(request.steps, seed)
-        words = self._state_changed("rollback", request.publish, begun_ns)
+        words = self._state_changed("rollback", request.publish, begun_ns, verb)
         self._event(EventKind.ROLLBACK, begun_ns, verb, seed=seed, id=self._session.capsule_id)
         return done(
             f"{steps_back} control steps back; {words}",
@@ -92,7 +94,7 @@ class Handlers:
         seed = request.seed if request.set_seed else None
         task = request.task if request.set_task else self._session.host.task
         self._session.reset_(task, seed)
-        words = self._state_changed("reset", not request.hold, begun_ns, end_pause=False)
+        words = self._state_changed("reset", not request.hold, begun_ns, verb, end_pause=False)
         self._event(EventKind.RESET, begun_ns, verb, seed=seed)
         return done(
             f"episode {self._session.host.episode} begins; {words}",
@@ -101,16 +103,16 @@ class Handlers:
         )
 
     def _state_changed(
-        self, what: str, publish: bool, begun_ns: int, end_pause: bool = True
+        self, what: str, publish: bool, begun_ns: int, verb: Verb, end_pause: bool = True
     ) -> str:
         """Intake, plan and a waiting resume belong to the state before; says what comes next."""
         stepper = self._stepper
         stepper.resumption.supersede(what)
-        stepper.forget_plan()
+        stepper.forget_lineage()
         stepper.commander.halt()
         stepper.source.clear()
         hold = "" if publish else f"{HELD}: {what}"
-        self._motion.state_changed(begun_ns, hold, end_pause)
+        self._motion.state_changed(begun_ns, hold, end_pause, verb.epoch)
         standing = self._motion.standing
         if standing.mode in (Mode.WAITING, Mode.RUNNING):
             return "goes on with the first input newer than this"
@@ -140,7 +142,7 @@ class Handlers:
         self._stepper.resumption.require_none()
         if self._motion.mode is Mode.RUNNING:
             return done("running already")
-        self._motion.resume(self._stepper.clock_ns())
+        self._motion.resume(self._stepper.clock_ns(), verb.epoch)
         self._stepper.resumption.begin(verb)
         return None
 

@@ -18,7 +18,12 @@ import enum
 import threading
 from dataclasses import dataclass
 
-from flashrt_ros.errors import InactiveError, NotConfiguredError, StoppedError
+from flashrt_ros.errors import (
+    InactiveError,
+    NotConfiguredError,
+    StoppedError,
+    SupersededError,
+)
 
 
 class Mode(enum.IntEnum):
@@ -54,7 +59,7 @@ class Motion:
         starting: The next command is the first after an interruption and must be checked against
             the measured position.
         epoch: Raised by every stop, pause and deactivation: a command that was computed under an
-            older one must not leave.
+            older one must not leave, and a request that came under an older one must not move.
     """
 
     def __init__(self) -> None:
@@ -210,17 +215,22 @@ class Motion:
             self.starting = True
             self.epoch += 1
 
-    def resume(self, now_ns: int) -> None:
+    def resume(self, now_ns: int, epoch: int | None = None) -> None:
         """Ends pause and hold; the next command is checked as a first one.
+
+        Args:
+            now_ns: Steady clock; only input received from now on is acted on.
+            epoch: ``epoch`` when the request came; None: now.
 
         Raises:
             NotConfiguredError: The node is unconfigured.
             InactiveError: The node is inactive.
             StoppedError: The stop is latched.
+            SupersededError: A stop, pause or deactivation came after the request.
         """
         with self.lock:
             self.require(active=True)
-            self.refuse_if_stopped()
+            self.refuse_if_overtaken(epoch)
             self._paused = False
             self._held = ""
             self._begin(now_ns)
@@ -232,15 +242,40 @@ class Motion:
                 "the stop is latched: expected it cleared; call ~/clear_stop, then ~/resume"
             )
 
-    def state_changed(self, now_ns: int, hold: str, end_pause: bool = False) -> None:
+    def refuse_if_overtaken(self, epoch: int | None) -> None:
+        """Refuses a request to move that a word to stand still has overtaken.
+
+        Stop and pause act at once, requests to move wait for the control thread: one that came
+        first must not undo what was said after it.
+
+        Raises:
+            StoppedError: The stop is latched.
+            SupersededError: A stop, pause or deactivation came after the request.
+        """
+        self.refuse_if_stopped()
+        if self._overtaken(epoch):
+            raise SupersededError(
+                "a stop, pause or deactivation came after this request and before its turn: "
+                "expected none; nothing was done; ask anew if the robot is to move all the same"
+            )
+
+    def _overtaken(self, epoch: int | None) -> bool:
+        return epoch is not None and epoch != self.epoch
+
+    def state_changed(
+        self, now_ns: int, hold: str, end_pause: bool = False, epoch: int | None = None
+    ) -> None:
         """The execution state is another one now: what was received before no longer counts.
 
         Args:
             now_ns: Steady clock; only input received from now on is acted on.
             hold: Reason to hold until resumed; empty: go on as soon as input is fresh.
             end_pause: True if the caller asked for commands in so many words.
+            epoch: ``epoch`` when the request came: if it has risen since, holds; None: now.
         """
         with self.lock:
+            if not hold and self._overtaken(epoch):
+                hold = "a stop, pause or deactivation came after the request: call ~/resume"
             self._held = hold
             if end_pause and not hold:
                 self._paused = False
@@ -257,7 +292,8 @@ class Motion:
             self._begin(since_ns)
 
     def _begin(self, now_ns: int) -> None:
-        self.not_before_ns = now_ns
+        # A message from before the last verb may turn out to be a jump in time only after it.
+        self.not_before_ns = max(self.not_before_ns, now_ns)
         self.starting = True
         self._fault = ""
 

@@ -180,6 +180,7 @@ class Services:
     def _enqueue(self, endpoint: Endpoint) -> Callable[[Any, Verb], None]:
         def begin(request: Any, verb: Verb) -> None:
             self._motion.require(endpoint.active)
+            verb.epoch = self._motion.epoch
             assert self.queue is not None
             verb.work = lambda handlers, verb: handlers.find(endpoint.name)(request, verb)
             self.queue.put(verb)

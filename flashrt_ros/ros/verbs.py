@@ -63,6 +63,7 @@ class Verb:
             if it will come later.
         deadline_ns: Steady clock; answered with TIMEOUT then.
         received_ns: Steady clock.
+        epoch: ``Motion.epoch`` at reception; None: not noted.
     """
 
     def __init__(
@@ -77,6 +78,7 @@ class Verb:
         self.received_ns = received_ns
         self.deadline_ns = deadline_ns
         self.request_id = ""
+        self.epoch: int | None = None
         self._lock = threading.Lock()
         self._begun = False
         self._answer: Answer | None = None
