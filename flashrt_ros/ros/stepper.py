@@ -120,6 +120,8 @@ class Stepper:
             self.resumption.overtaken()
         elif faults:
             self.motion.input_fault(words)
+            # However long this lasts, what comes after it must not be planned from before it.
+            self.forget_plan()
             self.commander.miss(now_ns)
             self.resumption.tire(now_ns, words)
         else:
@@ -143,7 +145,7 @@ class Stepper:
         if jump is None:
             return
         received_ns, words = jump
-        self.forget_plan()
+        self.forget_lineage()
         if self._contract.on_time_jump == "reset":
             words += ": on_time_jump reset, a new episode begins"
             begun_ns = self.clock_ns()
@@ -268,6 +270,15 @@ class Stepper:
         """Drops a plan under way, as the world or the state that it saw is another one now."""
         if self._planner is not None:
             self._planner.drop()
+
+    def forget_lineage(self) -> None:
+        """Drops a plan under way, and the messages that the present chunk was planned from.
+
+        For verbs: the chunk of a capsule was planned from messages of its own time, which the
+        records of that time name.
+        """
+        self.forget_plan()
+        self._acted_on = None
 
     def close(self) -> None:
         """Frees session and planner."""
