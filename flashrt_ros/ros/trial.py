@@ -42,6 +42,7 @@ class Trial:
             session.device.copy_(session.arena.fixed, self._guard)
         session.host = copy.copy(self._host)
         session.tick = self._tick
+        session.boundary_returned()
         self._open = False
         return True
 

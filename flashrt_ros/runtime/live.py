@@ -186,6 +186,13 @@ class LiveState:
         self.device.copy_(segment.bytes, self.arena.fixed)
         segment.noise_key = self._noise_key
 
+    def boundary_returned(self) -> None:
+        """Says that the last step was undone: this boundary has been offered to the ring before.
+
+        Else each step that is taken back would push one more copy of it, and old ones out.
+        """
+        self._offered = True
+
     def _offer_boundary(self) -> None:
         """Before anything is done at a boundary: into the ring with it, if its turn has come."""
         if self._offered:
