@@ -114,23 +114,26 @@ class Commander:
         with self._motion.lock:
             if epoch != self._motion.epoch or not self._motion.wants_to_move:
                 return Outcome(Verdict.OVERTAKEN, values, self._motion.standing.reason)
+            # Kept if nothing leaves: the stop message that follows repeats what was sent, not
+            # what was measured.
+            last = self._last
             if self._motion.starting:
                 self._gate.arm_()
-                self._last = self.shaper.at_rest(measured)
+                last = self.shaper.at_rest(measured)
                 if not np.isfinite(values).all():
                     # Said by the shaper, by name; the gate would call it a distance.
                     return Outcome(Verdict.DROPPED, values, self.shaper.shape(values).dropped)
             admitted = self._gate.admit(values, measured, now_ns)
             if admitted.action is None:
                 return Outcome(Verdict.UNSAFE, values, f"unsafe start: {admitted.refused}")
-            shaped = self.shaper.shape(admitted.action, self._last)
+            shaped = self.shaper.shape(admitted.action, last)
             if shaped.dropped:
                 return Outcome(Verdict.DROPPED, shaped.action, shaped.dropped)
             self._motion.started()
             self._missing_since_ns = None
             if not self.dry_run:
                 self._send(self.shaper.messages(shaped, self._outlet.stamp_ns()))
-            self._last = {**self._last, **shaped.commands}
+            self._last = {**last, **shaped.commands}
             if shaped.limited:
                 self.limited += 1
                 self.limited_words = "; ".join(shaped.limited)
