@@ -11,6 +11,9 @@ from flashrt_ros.contract.contract import Contract
 from flashrt_ros.contract.messages import Values
 from flashrt_ros.errors import ContractError
 
+LONGEST_LEAD_PERIODS = 2
+"""Control periods that the ramp may go on by between two commands: the jitter of one period."""
+
 
 @dataclass(frozen=True)
 class Admitted:
@@ -76,7 +79,8 @@ class StartGate:
         self.contract = contract
         self._armed = True
         self._from: Values | None = None
-        self._since_ns = 0
+        self._led_s = 0.0
+        self._last_ns = 0
 
     @property
     def armed(self) -> bool:
@@ -116,12 +120,16 @@ class StartGate:
             self._armed = False
             if fault:
                 self._from = np.array(measured, dtype=np.float64)
-                self._since_ns = now_ns
+                self._led_s, self._last_ns = 0.0, now_ns
         if self._from is None:
             return Admitted(values)
-        # The first blended command already moves by one control period's share.
-        elapsed_s = (now_ns - self._since_ns) * 1e-9 + self.contract.period_s
-        share = elapsed_s / start.ramp_s
+        # The first blended command already moves by one control period's share. While no command
+        # leaves the ramp stands still, else a gap in it would become a jump of the arm.
+        period_s = self.contract.period_s
+        gap_s = (now_ns - self._last_ns) * 1e-9
+        self._led_s += min(gap_s, LONGEST_LEAD_PERIODS * period_s) if self._led_s else period_s
+        self._last_ns = now_ns
+        share = self._led_s / start.ramp_s
         if share >= 1.0:
             self._from = None
             return Admitted(values)
