@@ -5,6 +5,7 @@ Session, contract and sampler are the real ones.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -153,7 +154,12 @@ class Rig:
             self.stepper.tick(self.now_ns)
 
     def call(self, service: str, /, **fields: Any) -> tuple[Verb, Answer | None]:
-        """A verb as the control thread carries it out."""
+        """A request that is carried out at once."""
+        verb = self.verb(service, **fields)
+        return verb, self.carry_out(verb)
+
+    def verb(self, service: str, /, **fields: Any) -> Verb:
+        """A request as it is received."""
         defaults: dict[str, Any] = {
             "name": "",
             "tier": "",
@@ -180,6 +186,11 @@ class Rig:
             self.now_ns,
             self.now_ns + 10**10,
         )
+        verb.epoch = self.motion.epoch
+        return verb
+
+    def carry_out(self, verb: Verb) -> Answer | None:
+        """A request's turn comes on the control thread."""
         verb.begin()
         try:
             answer = verb.work(self.handlers, verb)
@@ -187,7 +198,7 @@ class Rig:
             answer = refusal(error)
         if answer is not None:
             verb.answer(answer)
-        return verb, verb.result
+        return verb.result
 
     def ask(self, service: str, /, **fields: Any) -> Answer:
         """A verb that is answered at once."""
@@ -210,3 +221,10 @@ class Rig:
 
 def close(found: Sequence[float], *expected: float) -> bool:
     return bool(np.allclose(found, expected, atol=1e-6))
+
+
+def plan_ready(rig: Rig) -> None:
+    """Waits for the plan under way."""
+    assert rig.planner is not None
+    while rig.planner.busy:
+        threading.Event().wait(0.001)

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from control_rig import PERIOD_NS, Lists, Rig, close
+from control_rig import PERIOD_NS, Lists, Rig, close, plan_ready
 from node_policies import STEP_RAD, Follow, FollowChunks
 
 from flashrt_ros.errors import ErrorCode, FlashRTError
@@ -171,12 +171,6 @@ def test_failing_policy_holds() -> None:
     assert rig.mode is Mode.HOLDING
     assert "device lost" in rig.reason
     assert any("device lost" in words for words in rig.out.words)
-
-
-def plan_ready(rig: Rig) -> None:
-    assert rig.planner is not None
-    while rig.planner.busy:
-        threading.Event().wait(0.001)
 
 
 def test_plans_run_beside_and_are_adopted_at_a_boundary() -> None:
