@@ -199,3 +199,17 @@ def check_plan_depends_on_its_boundary_alone(device: str) -> None:
         session.close()
     assert torch.equal(chunks[0], chunks[1])
     assert not torch.equal(chunks[0], chunks[2])
+
+
+def fingerprint_of(session: PolicySession) -> tuple[object, ...]:
+    """Everything that a verb may change, for comparison before and after one that failed."""
+    store = session.store
+    return (
+        session.state_bytes(),
+        HostRecord(**vars(session.host)),
+        session.generation,
+        session.tick,
+        session.capsule_id,
+        store.bytes_used,
+        [(c.id, c.name, c.pinned, c.segment.bytes.numpy().tobytes()) for c in store.list()],
+    )
