@@ -193,7 +193,7 @@ class Rig:
         """A request's turn comes on the control thread."""
         verb.begin()
         try:
-            answer = verb.work(self.handlers, verb)
+            answer = verb.carry_out(self.handlers)
         except FlashRTError as error:
             answer = refusal(error)
         if answer is not None:

@@ -164,3 +164,28 @@ def test_ledger_is_bounded() -> None:
     assert len(ledger) == 2
     assert ledger.find("a", "a") is None
     assert ledger.find("c", "c") is not None
+
+
+def test_large_requests_are_neither_kept_nor_echoed() -> None:
+    ledger = Ledger()
+    large = "x" * 1_000_000
+    kept = verb()
+    ledger.remember("a", large, kept)
+    with pytest.raises(InvalidArgumentError) as caught:
+        ledger.find("a", large + "y")
+    assert len(str(caught.value)) < 1000
+    with pytest.raises(InvalidArgumentError, match="at most 256 characters"):
+        ledger.find(large, "z")
+    refused = refusal(InvalidArgumentError(f"name {large}: expected less"))
+    assert len(refused.message) < 5000
+    assert refused.message.endswith("expected less")
+
+
+def test_work_is_forgotten_once_done_and_done_though_its_time_was_up() -> None:
+    done_work = []
+    late = Verb("x", lambda handlers, verb: done_work.append(handlers), 0, SECOND)
+    assert late.begin()
+    assert late.expire(2 * SECOND)
+    late.carry_out("handlers")
+    late.carry_out("handlers")
+    assert done_work == ["handlers"]

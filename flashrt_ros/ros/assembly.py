@@ -15,6 +15,7 @@ from flashrt_ros.ros.records import Outlet
 from flashrt_ros.ros.stepper import Stepper
 from flashrt_ros.runtime.policy import PlanKind
 from flashrt_ros.runtime.session import PolicySession
+from flashrt_ros.runtime.verbs import check_task
 
 
 def make_stepper(
@@ -44,7 +45,7 @@ def make_stepper(
         rollback_period_steps=settings["rollback_period_steps"],
         warm_up=settings["warm_up_replays"],
     )
-    session.host.task = settings["task"]
+    session.host.task = check_task(settings["task"])
     planner = None
     if policy.plan_kind is PlanKind.BESIDE:
         planner = Planner(session, settings["torch_threads"])

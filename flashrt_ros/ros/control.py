@@ -180,7 +180,7 @@ class Control:
             return
         begun_ns = self._clock_ns()
         try:
-            answer = verb.work(handlers, verb)
+            answer = verb.carry_out(handlers)
         except FlashRTError as error:
             answer = refusal(error)
         except Exception as error:

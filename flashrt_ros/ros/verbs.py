@@ -7,6 +7,7 @@ callback side when its time is up.
 from __future__ import annotations
 
 import collections
+import hashlib
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -18,6 +19,12 @@ QUEUE_LENGTH = 64
 """Verbs that may wait; more are refused with BUSY, as their answers would come too late."""
 LEDGER_LENGTH = 256
 """Answers kept for repeated request ids, the oldest forgotten first."""
+LONGEST_ID = 256
+"""Characters of a request id: it is kept, recorded and echoed."""
+LONGEST_MESSAGE = 4096
+"""Characters of a refusal."""
+SHOWN = 200
+"""Characters of a request that are kept to show it in a refusal."""
 TRANSIENT = frozenset(
     {ErrorCode.NOT_CONFIGURED, ErrorCode.INACTIVE, ErrorCode.BUSY, ErrorCode.TIMEOUT}
 )
@@ -47,7 +54,7 @@ def done(message: str, **fields: Any) -> Answer:
 def refusal(error: BaseException) -> Answer:
     """The answer that an error amounts to."""
     if isinstance(error, FlashRTError):
-        return Answer(error.code, str(error))
+        return Answer(error.code, _short(str(error)))
     return Answer(
         ErrorCode.INTERNAL,
         f"{type(error).__name__}: {error} (a fault of ours; the log has the traceback)",
@@ -114,6 +121,14 @@ class Verb:
             self._begun = True
             return True
 
+    def carry_out(self, handlers: Any) -> Answer | None:
+        """Does the work, once; after ``begin``.
+
+        The ledger keeps the verb, but not what it was to do: a request may be large.
+        """
+        work, self.work = self.work, _nothing
+        return work(handlers, self)
+
     def answer(self, answer: Answer) -> bool:
         """Answers all listeners; False if there was an answer before."""
         with self._lock:
@@ -122,6 +137,8 @@ class Verb:
                 self._late = answer
                 return False
             self._answer = answer
+            if not self._begun:
+                self.work = _nothing
             listeners, self._listeners = self._listeners, []
         for listener in listeners:
             listener(answer)
@@ -140,6 +157,17 @@ class Verb:
             tail = "it had not begun and is withdrawn; repeat it when the policy is less busy"
         text = f"{self.name}: expected an answer of the control thread, none in {waited_ms:.0f} ms"
         return self.answer(Answer(ErrorCode.TIMEOUT, f"{text}; {tail}"))
+
+
+def _short(words: str) -> str:
+    """What a client sent comes back in a refusal, and is kept with it, but not all of it."""
+    if len(words) <= LONGEST_MESSAGE:
+        return words
+    return f"{words[: LONGEST_MESSAGE // 2]} ... {words[-LONGEST_MESSAGE // 2 :]}"
+
+
+def _nothing(handlers: Any, verb: Verb) -> Answer | None:
+    return None
 
 
 class VerbQueue:
@@ -213,7 +241,9 @@ class Ledger:
 
     def __init__(self, length: int = LEDGER_LENGTH) -> None:
         self._length = length
-        self._entries: collections.OrderedDict[str, tuple[str, Verb]] = collections.OrderedDict()
+        self._entries: collections.OrderedDict[str, tuple[bytes, str, Verb]] = (
+            collections.OrderedDict()
+        )
 
     def find(self, request_id: str, content: str) -> Verb | None:
         """The verb that first came with this id, done or under way.
@@ -223,17 +253,21 @@ class Ledger:
             content: Service and request in full, to tell a repetition from a clash of ids.
 
         Raises:
-            InvalidArgumentError: The id came before with another content.
+            InvalidArgumentError: The id is too long, or came before with another content.
             BusyError: Its time was up once, and it is under way still.
         """
+        if len(request_id) > LONGEST_ID:
+            raise InvalidArgumentError(
+                f"request_id: expected at most {LONGEST_ID} characters, found {len(request_id)}"
+            )
         entry = self._entries.get(request_id) if request_id else None
         if entry is None:
             return None
-        known, verb = entry
-        if known != content:
+        known, shown, verb = entry
+        if known != _digest(content):
             raise InvalidArgumentError(
-                f"request_id {request_id!r} was used for another request: expected {known}, "
-                f"found {content}; use a new id for each request"
+                f"request_id {request_id!r} was used for another request: expected {shown}, "
+                f"found {content[:SHOWN]}; use a new id for each request"
             )
         if verb.result is None:
             return verb
@@ -253,7 +287,7 @@ class Ledger:
         if not request_id:
             return
         verb.request_id = request_id
-        self._entries[request_id] = (content, verb)
+        self._entries[request_id] = (_digest(content), content[:SHOWN], verb)
         while len(self._entries) > self._length:
             self._entries.popitem(last=False)
 
@@ -264,3 +298,7 @@ class Ledger:
     def __len__(self) -> int:
         """Verbs remembered."""
         return len(self._entries)
+
+
+def _digest(content: str) -> bytes:
+    return hashlib.sha256(content.encode("utf-8", "surrogatepass")).digest()
