@@ -353,3 +353,12 @@ def test_numpy_integers_are_accepted() -> None:
     session.step(observations(0))
     session.fork(None, seeds=[np.uint64(2**64 - 1)])  # type: ignore[list-item]
     assert session.rollback(np.uint32(1), seed=np.uint64(7)) == 1  # type: ignore[arg-type]
+
+
+def test_task_text_is_bounded() -> None:
+    session = PolicySession(ToyRecurrent(), rollback_depth=0)
+    before = session.state_bytes()
+    with pytest.raises(errors.InvalidArgumentError, match="at most 4096 characters, found 5000"):
+        session.reset_(task="t" * 5000)
+    assert session.host.episode == 0
+    assert session.state_bytes() == before

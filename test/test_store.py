@@ -233,3 +233,22 @@ def test_dropped_capsule_keeps_its_branches_bytes() -> None:
     assert store.drop("source") == 0
     assert store.get("branch").segment.bytes[5] == 5
     assert store.drop("branch") == SLOT_BYTES
+
+
+def test_named_capsules_are_bounded_whatever_they_share(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("flashrt_ros.runtime.store.MAX_CAPSULES", 3)
+    store = make_store(5)
+    segment, _ = store.reserve()
+    for name in ("first", "second", "third"):
+        store.put(capsule(name, segment if name == "first" else segment.retain()))
+    with pytest.raises(errors.NoMemoryError, match="3 capsules have a name already"):
+        store.check_room(1)
+    store.pin("first")
+    fresh, evicted = store.reserve()
+    assert [victim.name for victim in evicted] == ["second"]
+    fresh.release()
+    for name in ("third",):
+        store.pin(name)
+    store.put(capsule("fourth", store.reserve()[0], pinned=True))
+    with pytest.raises(errors.NoMemoryError, match="pinned"):
+        store.reserve()

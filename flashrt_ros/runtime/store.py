@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+from collections.abc import Iterable
 
 from flashrt_ros.errors import (
     AlreadyExistsError,
@@ -15,6 +16,9 @@ from flashrt_ros.errors import (
 from flashrt_ros.runtime.capsule import Capsule, check_name
 from flashrt_ros.runtime.pool import Segment, SlotPool
 
+MAX_CAPSULES = 2048
+"""Named capsules of one store: branches share their bytes, but each is an object on the host, and
+listing them takes the interpreter for tens of milliseconds."""
 _SHOWN = 8
 
 Capsules = list[Capsule]  # within the class, list is the verb
@@ -27,6 +31,8 @@ class CapsuleStore:
     boundaries of the rollback ring, oldest first, but never the newest; then named capsules that
     are not pinned, least recently used first (made, restored or forked). Pinned capsules and those
     that share their storage with others are never evicted: dropping one of them frees nothing.
+    Where there are ``MAX_CAPSULES`` named ones, the least recently used that is not pinned gives
+    way to the next, whatever it shares.
 
     Attributes:
         pool: Where the bytes lie.
@@ -90,6 +96,19 @@ class CapsuleStore:
             raise AlreadyExistsError(
                 f"capsule {name!r} exists already; drop it, ask for it to be replaced, or choose"
                 " another name"
+            )
+
+    def check_room(self, count: int) -> None:
+        """Raises if ``count`` more named capsules would be too many, whatever their bytes.
+
+        Raises:
+            NoMemoryError: They would.
+        """
+        named = self._named()
+        if named + count > MAX_CAPSULES:
+            raise NoMemoryError(
+                f"{named} capsules have a name already: expected at most {MAX_CAPSULES} with the"
+                f" {count} asked for; drop some"
             )
 
     def put(self, capsule: Capsule) -> None:
@@ -167,16 +186,33 @@ class CapsuleStore:
         self._used.clear()
         self.pool.close()
 
+    def _named(self) -> int:
+        return sum(not capsule.automatic for capsule in self._capsules.values())
+
     def _victims(self, replacing: Capsule | None) -> Capsules:
-        if self.pool.free or (replacing is not None and replacing.segment.holders == 1):
-            return []
-        others = [c for c in self._capsules.values() if c is not replacing]
+        first = [] if replacing is not None else self._one_too_many()
+        going = first if replacing is None else [replacing]
+        if self.pool.free or any(capsule.segment.holders == 1 for capsule in going):
+            return first
+        others = [c for c in self._capsules.values() if c not in going]
         ring = [c for c in others if c.automatic][:-1]
-        named = [c for c in others if not (c.automatic or c.pinned)]
-        for capsule in (*ring, *sorted(named, key=lambda c: self._used[c.id])):
+        for capsule in (*ring, *self._by_use(others)):
             if capsule.segment.holders == 1:
-                return [capsule]
+                return [*first, capsule]
         raise NoMemoryError(self._full())
+
+    def _one_too_many(self) -> Capsules:
+        if len(self) < MAX_CAPSULES or self._named() < MAX_CAPSULES:
+            return []
+        candidates = self._by_use(self._capsules.values())
+        if not candidates:
+            raise NoMemoryError(f"all {MAX_CAPSULES} capsules that may be are pinned; drop some")
+        return candidates[:1]
+
+    def _by_use(self, capsules: Iterable[Capsule]) -> Capsules:
+        """Named ones that are not pinned, least recently used first."""
+        named = [c for c in capsules if not (c.automatic or c.pinned)]
+        return sorted(named, key=lambda c: self._used[c.id])
 
     def _full(self) -> str:
         pinned = sum(c.pinned for c in self._capsules.values())

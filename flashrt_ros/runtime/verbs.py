@@ -23,8 +23,10 @@ from flashrt_ros.runtime.live import LiveState
 from flashrt_ros.runtime.number import check_int
 from flashrt_ros.runtime.policy import HostRecord
 
-MAX_BRANCHES = 4096
-"""Branches that one fork may make."""
+MAX_BRANCHES = 256
+"""Branches that one fork may make: more would take longer than the gap between control steps."""
+MAX_TASK_CHARACTERS = 4096
+"""A task text goes into every record of a control step."""
 
 
 class Verbs(LiveState):
@@ -48,9 +50,10 @@ class Verbs(LiveState):
 
         Raises:
             NotConfiguredError: The session is closed.
-            InvalidArgumentError: The seed is out of range.
+            InvalidArgumentError: The seed is out of range, or the task text too long.
         """
         arena = self.arena
+        task = check_task(task or "")
         episode = self.host.episode + 1
         if seed is not None:
             key = noise.check_seed(seed)
@@ -59,7 +62,7 @@ class Verbs(LiveState):
         with self.device.bind(Lane.CONTROL), self._tearing("a reset failed"):
             self.device.copy_(arena.fixed, self._initial)
             self._set_key(key)
-        self.host = HostRecord(episode=episode, task=task or "")
+        self.host = HostRecord(episode=episode, task=task)
         self.capsule_id = ""
         self._ring.keep(())
         self._overtake()
@@ -153,6 +156,7 @@ class Verbs(LiveState):
         count = _branch_count(count, seeds, names)
         keys = [noise.check_seed(seed) for seed in seeds]
         self._check_names(names)
+        self.store.check_room(count)
         self.last_evicted = []
         if parent is None:
             segment = self._keep()
@@ -245,6 +249,19 @@ class Verbs(LiveState):
         first = forks.get(source, 0)
         self._forks = {**forks, source: first + count}
         return [noise.derive_key(key, first + index) for index in range(count)]
+
+
+def check_task(task: str) -> str:
+    """Returns ``task``.
+
+    Raises:
+        InvalidArgumentError: It is too long.
+    """
+    if len(task) > MAX_TASK_CHARACTERS:
+        raise InvalidArgumentError(
+            f"task: expected at most {MAX_TASK_CHARACTERS} characters, found {len(task)}"
+        )
+    return task
 
 
 def _branch_count(count: int, seeds: Sequence[int], names: Sequence[str]) -> int:
