@@ -20,6 +20,8 @@ from flashrt_ros.ros.timing import Ring
 
 BACKLOG = 256
 """Messages that may wait for the intake thread; then new ones are dropped and counted."""
+QUIET_NS = 5_000_000_000
+"""How long after a fault was logged the log is silent about others of its topic."""
 RATE_WINDOW = 64
 """Intervals between messages that rate and jitter are taken over."""
 
@@ -37,6 +39,7 @@ class InputFigures:
         notices: Peculiarities that do not hinder, newest last.
         jumps: Jumps back in time.
         last_ns: Steady clock, reception of the last message; 0 before the first.
+        quiet_until_ns: Steady clock; until then no further fault is logged.
         interval_ms: Between receptions.
     """
 
@@ -48,6 +51,7 @@ class InputFigures:
     notices: tuple[str, ...] = ()
     jumps: int = 0
     last_ns: int = 0
+    quiet_until_ns: int = 0
     interval_ms: Ring | None = None
 
 
@@ -145,7 +149,9 @@ class Intake:
         figures.last_ns = received_ns
         figures.jumps += bool(received.time_jump)
         figures.faulty += bool(received.fault)
-        if received.fault and not figures.fault:
+        if received.fault and not figures.fault and received_ns >= figures.quiet_until_ns:
+            # Good and bad messages may alternate: two publishers on one topic.
+            figures.quiet_until_ns = received_ns + QUIET_NS
             self._outlet.log("error", f"input not usable: {received.fault}")
         figures.fault = received.fault
         for words in received.notices:
