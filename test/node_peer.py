@@ -121,11 +121,15 @@ class Peer:
                 self._arrived.wait(0.02)
         return result
 
+    def client(self, kind: Any, service: str) -> Any:
+        """The client of a service, made when it is first asked for."""
+        if service not in self._clients:
+            self._clients[service] = self.node.create_client(kind, service)
+        return self._clients[service]
+
     def send(self, kind: Any, service: str, **fields: Any) -> Pending:
         """Sends a request, as soon as the service is there."""
-        client = self._clients.get(service)
-        if client is None:
-            client = self._clients[service] = self.node.create_client(kind, service)
+        client = self.client(kind, service)
         self.wait(client.service_is_ready, f"service {service}")
         return Pending(client.call_async(kind.Request(**fields)), f"{service} {fields}")
 

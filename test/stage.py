@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -121,6 +122,25 @@ class Stage:
             self.folder, self.domain, self.namespace or "/", self._parameters
         )
         watch(self.peer, self.process)
+        self._wait_until_known()
+
+    def _wait_until_known(self) -> None:
+        """Waits until the node knows all our clients.
+
+        A server drops its answer to a client whose reader it has not discovered within 0.1 s,
+        which happens on a busy machine. Readers are announced in order, so an answer for the
+        client made last says that all are known.
+        """
+        for service, kind in SERVICES.items():
+            self.peer.client(kind, self.name(service))
+        self.peer.client(ChangeState, self.name("change_state"))
+        self.peer.client(SetParametersAtomically, self.name("set_parameters_atomically"))
+        for _ in range(10):
+            pending = self.peer.send(GetState, self.name("get_state"))
+            with contextlib.suppress(AssertionError):
+                pending.result(self.peer.quote, timeout_s=3.0)
+                return
+        raise AssertionError(f"the node does not answer{self.peer.quote()}")
 
     def name(self, of: str) -> str:
         """Full name of something private of the node."""
