@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rclpy.lifecycle import LifecycleNode
+from rclpy.qos import QoSProfile
 from rclpy.service import Service
 
 from flashrt_ros.errors import FlashRTError, UnsupportedError
@@ -25,7 +26,7 @@ from flashrt_ros.ros import messages
 from flashrt_ros.ros.motion import Motion
 from flashrt_ros.ros.records import CapsuleRecord, Outlet
 from flashrt_ros.ros.resumption import Options
-from flashrt_ros.ros.verbs import Answer, Ledger, Verb, VerbQueue, refusal
+from flashrt_ros.ros.verbs import QUEUE_LENGTH, Answer, Ledger, Verb, VerbQueue, refusal
 from flashrt_ros.srv import (
     Command,
     DropCapsule,
@@ -77,6 +78,11 @@ UNSUPPORTED = {
     "load_capsule": (LoadCapsule, "capsule files"),
     "preview": (Preview, "previews of branches"),
 }
+
+
+REQUESTS = QoSProfile(depth=4 * QUEUE_LENGTH)
+"""Requests that may arrive while the executor is busy, as during configure. ROS keeps ten, of all
+clients together, and never answers those that are pushed out."""
 
 
 class Deferred:
@@ -150,7 +156,7 @@ class Services:
         def callback(request: Any, response: Any) -> Deferred:
             return Deferred(self._verb(name, request, begin), make)
 
-        service = node.create_service(cls, f"~/{name}", callback)
+        service = node.create_service(cls, f"~/{name}", callback, qos_profile=REQUESTS)
         self._replies.defer(service)
 
     def _verb(self, name: str, request: Any, begin: Callable[[Any, Verb], None]) -> Verb:
