@@ -86,7 +86,8 @@ def _make(target: str, directory: Path | None) -> Policy:
     except ModuleNotFoundError as error:
         if error.name is not None and (module_name + ".").startswith(error.name + "."):
             raise NotFoundError(
-                f"policy factory {target!r}: no module {error.name!r} on the Python path"
+                f"policy factory {target!r}: no module {error.name!r} on the Python path; install "
+                "it, or put the folder that holds it on PYTHONPATH"
             ) from None
         raise InvalidArgumentError(
             f"policy factory {target!r}: its module imports {error.name!r}, which is not installed"
