@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from pathlib import Path
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -18,11 +19,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=None,
         help="control steps of each comparison (suite's default)",
     )
+    parser.add_argument(
+        "--contract",
+        type=Path,
+        metavar="FILE",
+        help="first: does this contract fit the policy, and what in it is worth a word",
+    )
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Checks the policy and prints the report; 1 if a check failed."""
+    """Checks the policy, and the contract if one is named; 1 if a check failed."""
     import torch
 
     from flashrt_ros.policies.registry import load_policy
@@ -32,7 +39,19 @@ def run(arguments: argparse.Namespace) -> int:
     # depend on it.
     torch.set_num_threads(1)
     options = {} if arguments.steps is None else {"steps": arguments.steps}
-    report = check_policy(load_policy(arguments.policy), device=arguments.device, **options)
+    policy = load_policy(arguments.policy)
+    cautions: tuple[str, ...] = ()
+    if arguments.contract is not None:
+        from flashrt_ros.contract.contract import Contract
+
+        contract = Contract.load(arguments.contract)
+        contract.check(policy.ports())
+        cautions = contract.cautions()
+        if not arguments.json:
+            print(f"contract {contract.source} fits the policy")
+            for words in cautions:
+                print(f"  caution: {words}")
+    report = check_policy(policy, device=arguments.device, **options)
     if arguments.json:
         content = {
             "policy": arguments.policy,
@@ -43,6 +62,7 @@ def run(arguments: argparse.Namespace) -> int:
             "failures": report.failures,
             "skipped": report.skipped,
             "inert": dict(report.inert),
+            "cautions": list(cautions),
         }
         print(json.dumps(content, indent=2))
     else:

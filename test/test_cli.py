@@ -6,14 +6,18 @@ Scripts and CI rely on the codes; ``--help`` must not wait for torch or ROS.
 import json
 import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import yaml
 
 from flashrt_ros import cli
 from flashrt_ros.bench.policies import SAMENESS, SizedPolicy
 from flashrt_ros.errors import NotFoundError, StorageError
 from flashrt_ros.runtime.policy import Buffers
+
+ROOT = Path(__file__).parent.parent
 
 
 def with_command(monkeypatch: pytest.MonkeyPatch, run: object) -> None:
@@ -115,6 +119,24 @@ def test_check_reports_and_answers_with_its_code(
     assert "attributes" in capsys.readouterr().out
     assert cli.main(["check", "no_such_policy"]) == 2
     assert "no_such_policy" in capsys.readouterr().err
+
+
+def test_check_says_whether_a_contract_fits(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fitting, other = tmp_path / "fitting.yaml", tmp_path / "other.yaml"
+    contract = yaml.safe_load((ROOT / "config" / "demo_arm.contract.yaml").read_text())
+    del contract["actions"][0]["max_step"]
+    fitting.write_text(yaml.safe_dump(contract))
+    contract["observations"][0]["parts"].pop()
+    other.write_text(yaml.safe_dump(contract))
+    check = ["check", "cue_reach", "--steps", "12", "--contract"]
+    assert cli.main([*check, str(fitting)]) == 0
+    output = capsys.readouterr().out
+    assert "fits the policy" in output
+    assert "caution: actions[0].max_step: none for joint1, joint2" in output
+    assert cli.main([*check, str(other)]) == 2
+    assert "expected 4 elements for the policy, found 2" in capsys.readouterr().err
 
 
 class Leaky(SizedPolicy):
