@@ -1,4 +1,4 @@
-"""Two small chunk predictors for tests: one that only reads state, one that advances it."""
+"""Small chunk predictors: without state, with noise drawn beside, advancing their state."""
 
 from __future__ import annotations
 
@@ -44,6 +44,30 @@ class Straight(ChunkPredictor):
         self, state: Buffers, inputs: Buffers, chunk_HA: torch.Tensor, outputs: Buffers
     ) -> None:
         chunk_HA.copy_(self.net(inputs["observation.state"]).view(chunk_HA.shape))
+
+
+class Sampled(Straight):
+    """Adds noise that it draws beside, and commits when its chunk is adopted."""
+
+    family = "sampled"
+
+    def layout(self) -> tuple[BufferSpec, ...]:
+        shape = (self.chunk_size, 2)
+        return (
+            *super().layout(),
+            *noise.NOISE_SPECS,
+            BufferSpec("scratch.noise", shape, torch.float32, Role.SCRATCH),
+        )
+
+    def predict(
+        self, state: Buffers, inputs: Buffers, chunk_HA: torch.Tensor, outputs: Buffers
+    ) -> None:
+        super().predict(state, inputs, chunk_HA, outputs)
+        noise.normal_(outputs["scratch.noise"], state, advance=False)
+        chunk_HA.add_(outputs["scratch.noise"])
+
+    def adopt_(self, state: Buffers, outputs: Buffers) -> None:
+        noise.advance_(state, noise.blocks_for(outputs["scratch.noise"].numel()))
 
 
 class Remembering(Straight):

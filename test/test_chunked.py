@@ -10,7 +10,7 @@ from collections import deque
 
 import pytest
 import torch
-from chunk_predictors import Remembering, Straight
+from chunk_predictors import Remembering, Sampled, Straight
 
 from flashrt_ros.errors import InvalidArgumentError, SpecError
 from flashrt_ros.policies.chunked import ACTIONS, CURSOR, ChunkedPolicy
@@ -40,7 +40,7 @@ def test_actions_come_as_from_a_deque(n_action_steps: int | None) -> None:
         assert action.index == index % (n_action_steps or 5)
 
 
-@pytest.mark.parametrize("predictor", [Straight, Remembering])
+@pytest.mark.parametrize("predictor", [Straight, Sampled, Remembering])
 @pytest.mark.parametrize("n_action_steps", [1, 4])
 def test_conforms(predictor: type[Straight], n_action_steps: int) -> None:
     report = check_policy(ChunkedPolicy(predictor(4), n_action_steps))

@@ -76,6 +76,17 @@ class ChunkPredictor(abc.ABC):
             outputs: Its own scratch buffers.
         """
 
+    def adopt_(self, state: Buffers, outputs: Buffers) -> None:
+        """Writes to its own state when its chunk is adopted; nothing by default.
+
+        For what ``predict`` may not do beside: noise is drawn there with ``advance=False``, and
+        ``noise.advance_`` is called here.
+
+        Args:
+            state: State buffers; only its own are written.
+            outputs: Its own outputs, as ``predict`` left them; scratch is garbage.
+        """
+
 
 class ChunkedPolicy(Policy):
     """A chunk predictor as a policy.
@@ -168,6 +179,7 @@ class ChunkedPolicy(Policy):
         """
         state[ACTIONS].copy_(outputs[STAGING])
         state[CURSOR].copy_(inputs[CONSUMED])
+        self._predictor.adopt_(state, outputs)
 
     def act(self, state: Buffers, inputs: Buffers, outputs: Buffers) -> None:
         """Takes the next row; the last one again when the chunk is used up."""
