@@ -28,6 +28,7 @@ from flashrt_ros.ros.outlet import RosOutlet, qos_profile
 from flashrt_ros.ros.parameters import Parameters, contract_path
 from flashrt_ros.ros.records import StatusRecord
 from flashrt_ros.ros.services import Services
+from flashrt_ros.ros.status import ModeLog
 from flashrt_ros.ros.stepper import Stepper
 from flashrt_ros.ros.verbs import Answer, done
 
@@ -61,6 +62,7 @@ class PolicyNode(LifecycleNode):
         self._outlet.on_fault = self._fault.set
         self._diagnostics = Diagnostics(self.get_fully_qualified_name())
         self._diagnostics_publisher = self.create_publisher(DiagnosticArray, "/diagnostics", 10)
+        self._mode_log = ModeLog()
         self._contract: Contract | None = None
         self._intake: Intake | None = None
         self._commander: Commander | None = None
@@ -156,6 +158,21 @@ class PolicyNode(LifecycleNode):
         self._services_of_policy.queue = self._control.queue
         self._motion.configure(settings["hold"])
         self._control.wake()
+        self._introduce(policy_name, contract)
+
+    def _introduce(self, policy_name: str, contract: Contract) -> None:
+        """Logs what was configured, and what the contract leaves open."""
+        outlet, dry_run = self._outlet, self._settings["dry_run"]
+        reads = ", ".join(outlet.resolved.values())
+        sends = ", ".join(outlet.topic_name(output.topic) for output in contract.actions)
+        outlet.log(
+            "info",
+            f"policy {policy_name} on {self._settings['device']}, robot {contract.robot} at "
+            f"{contract.control_rate_hz:g} Hz; reads {reads}; commands {sends}"
+            + (" (dry run: not published)" if dry_run else ""),
+        )
+        for words in contract.cautions():
+            outlet.log("warn", f"{contract.source}: {words}")
 
     def _subscribe(self, contract: Contract, intake: Intake) -> None:
         for topic, type_name, qos in contract.topics():
@@ -338,7 +355,10 @@ class PolicyNode(LifecycleNode):
         )
 
     def _report(self) -> None:
-        self._outlet.status(self._status())
+        status = self._status()
+        self._outlet.status(status)
+        if (news := self._mode_log.news(status)) is not None:
+            self._outlet.log(*news)
         self._publish_diagnostics()
 
     def _publish_diagnostics(self) -> None:

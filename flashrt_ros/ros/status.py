@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from flashrt_ros.contract import Contract
-from flashrt_ros.ros.motion import Standing
+from flashrt_ros.ros.motion import Mode, Standing
 from flashrt_ros.ros.records import CapsuleRecord, StatusRecord
 
 _WITHOUT_NUMBERS = str.maketrans("", "", "0123456789.")
@@ -17,6 +17,26 @@ _WITHOUT_NUMBERS = str.maketrans("", "", "0123456789.")
 def same_kind(one: str, other: str) -> bool:
     """True if two reasons differ in numbers only, such as a growing age."""
     return one.translate(_WITHOUT_NUMBERS) == other.translate(_WITHOUT_NUMBERS)
+
+
+class ModeLog:
+    """Says in the log what the node does now, for whoever reads logs alone.
+
+    Asked once a second, so a fault that comes and goes at the control rate does not flood it.
+    """
+
+    def __init__(self) -> None:
+        """The node begins unconfigured, which is not worth a word."""
+        self._mode, self._reason = Mode.UNCONFIGURED, ""
+
+    def news(self, status: StatusRecord) -> tuple[str, str] | None:
+        """Returns level and words if mode or reason are other ones than when asked last."""
+        mode, reason = Mode(status.mode), status.reason
+        if mode is self._mode and same_kind(reason, self._reason):
+            return None
+        self._mode, self._reason = mode, reason
+        level = "warn" if mode in (Mode.HOLDING, Mode.STOPPED) else "info"
+        return level, f"{mode.name}: {reason}" if reason else mode.name
 
 
 def status_of(session: Any, standing: Standing, dry_run: bool) -> StatusRecord:
