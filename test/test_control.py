@@ -42,7 +42,7 @@ def test_waits_for_input_newer_than_activation() -> None:
     rig.motion.activate(rig.now_ns)
     rig.tick(hear=False)
     assert rig.mode is Mode.WAITING
-    assert "older than the reset" in rig.reason
+    assert "older than the last activate, resume, restore or reset" in rig.reason
     assert not rig.out.sent
     rig.tick()
     assert rig.mode is Mode.RUNNING

@@ -101,7 +101,9 @@ def test_what_came_before_a_reset_does_not_count(sampler: Sampler) -> None:
     sampler.put("joint_states", message, 10 * MS)
     sampler.put("cue", point(5, 6), 10 * MS)
     sample = sampler.sample(20 * MS, not_before_ns=11 * MS)
-    assert sample.faults == ("observation.state (joint_states): older than the reset",)
+    assert sample.faults == (
+        "observation.state (joint_states): older than the last activate, resume, restore or reset",
+    )
     assert sample.measured is None
     assert sample.observations["observation.cue"].tolist() == [-1, -1, 0]
     sampler.put("joint_states", message, 12 * MS)
@@ -243,7 +245,7 @@ def test_freshness_as_a_slow_reference_has_it(arrivals: list[int], now: int, res
     if not seen:
         assert sample.faults[0].endswith("no message")
     elif seen[-1][0] < reset:
-        assert sample.faults[0].endswith("older than the reset")
+        assert sample.faults[0].endswith("older than the last activate, resume, restore or reset")
     elif now - seen[-1][0] > 100:
         assert "stale" in sample.faults[0]
     else:

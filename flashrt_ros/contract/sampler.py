@@ -203,7 +203,7 @@ def _absence(message: _Message | None, max_age_ms: float, now_ns: int, not_befor
     if message is None:
         return "no message"
     if message.received_ns < not_before_ns:
-        return "older than the reset"
+        return "older than the last activate, resume, restore or reset"
     age_ms = (now_ns - message.received_ns) * 1e-6
     return f"stale {age_ms:.0f} ms > {max_age_ms:g} ms" if age_ms > max_age_ms else ""
 
