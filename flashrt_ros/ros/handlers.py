@@ -50,7 +50,8 @@ class Handlers:
         evicted = self._evictions(begun_ns)
         self._event(EventKind.SNAPSHOT, begun_ns, verb, capsule)
         return done(
-            f"capsule {capsule.name!r} holds the state before control step {capsule.tick}",
+            f"capsule {capsule.name!r} holds the state before step {capsule.host.step} of episode "
+            f"{capsule.host.episode} (tick {capsule.tick})",
             capsule=capsule_record(self._session, capsule),
             evicted=evicted,
         )
