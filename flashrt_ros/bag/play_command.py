@@ -18,7 +18,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--start-paused", action="store_true", help="wait for the space key or ~/resume"
     )
-    parser.add_argument("--topics", nargs="+", metavar="TOPIC", help="play these (default: all)")
+    parser.add_argument(
+        "--topics",
+        nargs="+",
+        metavar="TOPIC",
+        help="play these (default: all); with --contract, these too",
+    )
     parser.add_argument(
         "--contract",
         type=Path,
@@ -37,7 +42,11 @@ def run(arguments: argparse.Namespace) -> int:
     with BagReader(arguments.bag) as bag:
         topics = _chosen(arguments, bag)
         found, defects = survey(bag, topics)
-        print(f"{bag.path}: {bag.count} messages")
+        heard = [seen for seen in found.values() if seen.messages]
+        lasts_ns = max((s.last_ns for s in heard), default=0) - min(
+            (s.first_ns for s in heard), default=0
+        )
+        print(f"{bag.path}: {bag.count} messages, {lasts_ns / 1e9:.1f} s")
         for name, seen in sorted(found.items()):
             gap = f", longest gap {seen.longest_gap_ns / 1e9:.2f} s" if seen.messages > 1 else ""
             rate = f"{seen.rate_hz:7.2f} Hz"
