@@ -218,8 +218,13 @@ def test_late_chunk_is_discarded(stage: Stage, verb: str) -> None:
     assert places == {after}, f"a chunk of {places - {after}} came after the {verb}"
     assert {c.generation for c in stage.chunks[chunks:]} == {generation}
     if verb == "reset_episode":
-        first = [c for c in stage.commands[commands:] if list(c.velocity) == []]
-        assert min(c.position[0] for c in first) > after - 0.01, "an old row left after the reset"
+
+        def first() -> list[float]:
+            return [c.position[0] for c in stage.commands[commands:] if not c.velocity]
+
+        # A chunk is told before its first row leaves.
+        stage.peer.wait(first, "a command of the new place")
+        assert min(first()) > after - 0.01, "an old row left after the reset"
     assert late not in known, "control: the slow plan had been adopted before"
 
 
