@@ -218,14 +218,19 @@ def test_late_chunk_is_discarded(stage: Stage, verb: str) -> None:
     assert places == {after}, f"a chunk of {places - {after}} came after the {verb}"
     assert {c.generation for c in stage.chunks[chunks:]} == {generation}
     if verb == "reset_episode":
-
-        def first() -> list[float]:
-            return [c.position[0] for c in stage.commands[commands:] if not c.velocity]
-
-        # A chunk is told before its first row leaves.
-        stage.peer.wait(first, "a command of the new place")
-        assert min(first()) > after - 0.01, "an old row left after the reset"
+        # The last command was repeated beside the plan, until the reset's stop message.
+        halted = stage.peer.wait(lambda: stop_then_more(stage, commands), "commands after it")
+        sent = stage.commands[halted:]
+        places = [c.position[0] for c in sent]
+        assert min(places) > after - 0.01, "an old row left after the reset"
     assert late not in known, "control: the slow plan had been adopted before"
+
+
+def stop_then_more(stage: Stage, since: int) -> int:
+    """Index of the first command after the last stop message; 0 while there is none."""
+    stops = [i for i, c in enumerate(stage.commands) if list(c.velocity) == [0.0, 0.0]]
+    following = stops[-1] + 1 if stops and stops[-1] >= since else 0
+    return following if following < len(stage.commands) else 0
 
 
 def chunk_places(stage: Stage) -> list[float]:
