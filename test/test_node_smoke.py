@@ -120,9 +120,12 @@ def test_lifecycle_by_hand(tmp_path: Path) -> None:
 
 
 def test_failed_configure_says_why_and_can_be_mended(tmp_path: Path) -> None:
-    parameters = {"autostart": False}
+    parameters = {"autostart": False, "miss_limits_s": 0.1, "use_sim_time": False}
     with NodeRig(tmp_path, DOMAIN, policy="no_such", parameters=parameters) as rig:
         assert not rig.transition(CONFIGURE)
+        assert "'miss_limits_s' is none of this node's" in rig.said()
+        assert "did you mean 'miss_limit_s'?" in rig.said()
+        assert rig.said().count("has no effect") == 1, "control: use_sim_time is a parameter"
         assert "policy 'no_such'" in rig.said()
         value = ParameterValue(
             type=ParameterType.PARAMETER_STRING, string_value="node_policies:follow"

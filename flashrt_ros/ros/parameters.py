@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import difflib
 import os
 import sys
 from collections.abc import Sequence
@@ -187,6 +188,19 @@ class Parameters:
             if when == ANY:
                 setattr(self.options, name, self[name])
         node.add_on_set_parameters_callback(self._on_set)
+        self._warn_of_unknown()
+
+    def _warn_of_unknown(self) -> None:
+        """ROS ignores a misspelt parameter in silence; a limit that was meant is then not set."""
+        # rclpy does not tell by public means what it was given.
+        given = getattr(self._node, "_parameter_overrides", {})
+        for name in given:
+            if not self._node.has_parameter(name):
+                near = difflib.get_close_matches(name, list(self._when), 1)
+                hint = f"; did you mean {near[0]!r}?" if near else ""
+                self._node.get_logger().warning(
+                    f"parameter {name!r} is none of this node's and has no effect{hint}"
+                )
 
     def __getitem__(self, name: str) -> Any:
         """Value of a parameter."""
