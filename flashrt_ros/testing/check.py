@@ -26,6 +26,8 @@ CHECKS: tuple[tuple[str, str, Check], ...] = (
     ("plan_kind", "a plan that is declared to run beside leaves the state alone", hygiene.beside),
     ("attributes", "no Python attribute, closure or global changes", hygiene.attributes),
     ("parameters", "no weight or constant changes", hygiene.parameters),
+    ("foreign", "no operation writes to a tensor that is no buffer", hygiene.foreign),
+    ("outside", "no clock, entropy or file is read", hygiene.outside),
     ("host", "no operation reads a value back to the host", hygiene.host),
     ("global_rng", "no global generator is moved or read", hygiene.global_rng),
     ("reset", "a reset writes all state, always the same", behaviour.reset),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import random
 from collections.abc import Callable
@@ -14,7 +15,9 @@ from flashrt_ros.runtime.buffers import BufferSpec, Role
 from flashrt_ros.runtime.engine import CONSUMED, complete_layout
 from flashrt_ros.runtime.noise import NOISE_SPECS
 from flashrt_ros.runtime.policy import PlanKind, Port
+from flashrt_ros.testing.foreign_write import ForeignWrites
 from flashrt_ros.testing.host_read import HostReads
+from flashrt_ros.testing.outside import OutsideReads
 from flashrt_ros.testing.rig import Rig, difference
 from flashrt_ros.testing.subject import Subject
 from flashrt_ros.testing.walk import attribute_digests, changes, tensor_digest, weight_digests
@@ -158,6 +161,7 @@ def attributes(subject: Subject) -> list[str]:
     before = attribute_digests(policy, module)
     rig.reset()
     rig.run(subject.episode())
+    _provoke(rig, subject)
     after = attribute_digests(policy, module)
     found = changes(before, after)
     more = [f"and {len(found) - 8} more"] if len(found) > 8 else []
@@ -166,6 +170,19 @@ def attributes(subject: Subject) -> list[str]:
         "keep it in a state buffer"
         for path in found[:8]
     ] + more
+
+
+def _provoke(rig: Rig, subject: Subject) -> None:
+    """Observations far outside the usual, for what is kept only then."""
+    for factor in (0, 1000):
+        # An observation of truth values or counts stays what it is; a policy may refuse.
+        with contextlib.suppress(Exception):
+            rig.run(
+                [
+                    {k: v * factor if v.is_floating_point() else v for k, v in observation.items()}
+                    for observation in subject.episode()[:3]
+                ]
+            )
 
 
 def parameters(subject: Subject) -> list[str]:
@@ -187,6 +204,32 @@ def host(subject: Subject) -> list[str]:
         rig.reset()
         rig.run(subject.episode())
     return [f"{call}: {words}; a captured graph cannot do that" for call, words in reads.found]
+
+
+def foreign(subject: Subject) -> list[str]:
+    """Writes to tensors that are no buffers, over a plain episode."""
+    rig = Rig(subject.policy, subject.device, captured=False)
+    writes = ForeignWrites((*rig.state.values(), *rig.inputs.values(), *rig.outputs.values()))
+    rig.watch = writes.watch
+    with writes:
+        rig.reset()
+        rig.run(subject.episode())
+    return [
+        f"{call}: {words}: no buffer of its layout; what is kept there is in no capsule"
+        for call, words in writes.found
+    ]
+
+
+def outside(subject: Subject) -> list[str]:
+    """Clocks, entropy and files, over a plain episode."""
+    rig = Rig(subject.policy, subject.device, captured=False)
+    reads = OutsideReads()
+    rig.watch = reads.watch
+    rig.reset()
+    rig.run(subject.episode()[:2])
+    reads.enabled = True
+    rig.run(subject.episode()[2:])
+    return [f"{call}: {words}; a continuation could not repeat it" for call, words in reads.found]
 
 
 def global_rng(subject: Subject) -> list[str]:
