@@ -40,6 +40,8 @@ VERBS: dict[str, tuple[str, Any]] = {
 """Verb to its node and type."""
 ASK_S = 0.7
 """How often a policy that is not active yet is asked for its lifecycle state."""
+NOT_READY = (PolicyStatus.UNCONFIGURED, PolicyStatus.INACTIVE, PolicyStatus.WAITING)
+"""Activated does not do: it may take seconds until DDS has brought arm and policy together."""
 HOME_STATES = 3
 """So many measurements in a row must show the arm at home and at rest."""
 AT_HOME_RAD, AT_REST_RAD_S = 0.02, 0.1
@@ -82,7 +84,7 @@ class Client(Node):
         self.create_subscription(JointState, "joint_command", self._on_command, reliable)
         latched = QoSProfile(depth=1, durability=DurabilityPolicy.TRANSIENT_LOCAL)
         self.create_subscription(PolicyStatus, f"{POLICY}/status", self._on_status, latched)
-        self._active = self._arm_reports = False
+        self._ready = self._arm_reports = False
         self._home_states = self._unconfigured = 0
         self._lifecycle = self.create_client(GetState, f"{POLICY}/get_state")
         self._callers = {
@@ -98,7 +100,7 @@ class Client(Node):
         self.commands: list[tuple[float, ...]] = []
 
     def wait_until_ready(self, timeout_s: float, alive: Callable[[], None]) -> None:
-        """Waits until all services are there, the policy is active and the arm reports.
+        """Waits until all services are there, the arm reports, and the policy hears it.
 
         Args:
             timeout_s: For all together.
@@ -130,8 +132,8 @@ class Client(Node):
             for client in self._callers.values()
             if not client.service_is_ready()
         ]
-        if not self._active:
-            found.append("active policy")
+        if not self._ready:
+            found.append("active policy that hears the arm")
         if not self._arm_reports:
             found.append("message on joint_states")
         return found
@@ -203,7 +205,7 @@ class Client(Node):
         self._unconfigured = self._unconfigured + 1 if unconfigured else 0
 
     def _on_status(self, message: PolicyStatus) -> None:
-        self._active = message.mode not in (PolicyStatus.UNCONFIGURED, PolicyStatus.INACTIVE)
+        self._ready = message.mode not in NOT_READY
 
     def _on_state(self, message: JointState) -> None:
         self._arm_reports = True
