@@ -118,6 +118,12 @@ def test_weights_that_do_not_fit_are_refused(
         (("hidden_size",), None, r"missing keys \['hidden_size'\]"),
         (("hidden_size",), 9, "'recurrence.weight_ih_l0': expected shape"),
         (("hidden_size",), "8", "hidden_size: expected a whole number"),
+        # Found before a network of that size (terabytes) is made.
+        (("hidden_size",), 1 << 20, "'recurrence.weight_ih_l0': expected shape"),
+        (("hidden_size",), 1 << 40, "hidden_size: expected a whole number of at most"),
+        (("action", "size"), 1 << 31, "action: size: expected a whole number of at most"),
+        (("n_layers",), 1 << 31, "n_layers: expected a whole number of at most 256"),
+        (("horizon",), 10**30, "horizon: expected a whole number of at most"),
         (("head_sizes",), 6, "head_sizes: expected a list, found 6"),
         (("observations",), {}, "observations: expected a list"),
         (("observations", 0, "size"), 0, "observation.state: size: expected a whole number"),

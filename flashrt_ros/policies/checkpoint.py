@@ -40,10 +40,12 @@ def read_config(directory: Path) -> dict[str, Any]:
     return values
 
 
-def load_weights_(module: nn.Module, directory: Path) -> None:
-    """Writes the weights of a policy directory into a module of the same shape.
+def read_weights(module: nn.Module, directory: Path) -> dict[str, torch.Tensor]:
+    """The weights of a policy directory.
 
-    Everything is checked before anything is written.
+    Args:
+        module: What they must fit; it may lie on the meta device.
+        directory: Policy directory.
 
     Raises:
         CheckpointError: The file is missing or damaged, or its keys, shapes, dtypes or values do
@@ -52,7 +54,7 @@ def load_weights_(module: nn.Module, directory: Path) -> None:
     path = directory / WEIGHTS
     try:
         # Read whole: a mapped file that changes later would change the weights under the policy.
-        found = load(path.read_bytes())
+        found: dict[str, torch.Tensor] = load(path.read_bytes())
     except OSError as error:
         raise CheckpointError(f"{path}: cannot be read ({error.strerror})") from None
     except (SafetensorError, ValueError) as error:
@@ -76,7 +78,7 @@ def load_weights_(module: nn.Module, directory: Path) -> None:
             raise CheckpointError(
                 f"{path}: {key!r}: expected finite values, found NaN or infinity"
             )
-    module.load_state_dict(found)
+    return found
 
 
 def save_directory(directory: Path, config: Mapping[str, Any], module: nn.Module) -> None:

@@ -18,7 +18,7 @@ from typing import ClassVar
 import torch
 
 from flashrt_ros.errors import CheckpointError
-from flashrt_ros.policies.checkpoint import CONFIG, load_weights_, read_config, save_directory
+from flashrt_ros.policies.checkpoint import CONFIG, read_config, read_weights, save_directory
 from flashrt_ros.policies.recurrent_config import FAMILY, RecurrentConfig, VectorConfig
 from flashrt_ros.policies.recurrent_network import Mixture, RecurrentNetwork
 from flashrt_ros.runtime import noise
@@ -61,8 +61,12 @@ class RecurrentPolicy(Policy):
         """
         directory = Path(directory)
         config = RecurrentConfig.from_dict(read_config(directory), str(directory / CONFIG))
+        with torch.device("meta"):
+            # Without memory: a configuration that is not the weights' may ask for any amount.
+            outline = RecurrentNetwork(config)
+        weights = read_weights(outline, directory)
         policy = cls(config)
-        load_weights_(policy._network, directory)
+        policy._network.load_state_dict(weights)
         policy._network.require_statistics(str(directory))
         return policy
 

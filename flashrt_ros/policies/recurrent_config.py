@@ -17,6 +17,10 @@ HEADS = ("deterministic", "gmm")
 DRAWS = ("sample", "likely")
 ACTIVATIONS = ("relu", "elu", "silu", "gelu", "tanh")
 
+LARGEST_SIZE = 1 << 20
+"""Of every number in a configuration: a damaged one must not take all of the memory."""
+MOST_LAYERS = 256
+
 
 @dataclass(frozen=True)
 class VectorConfig:
@@ -103,8 +107,9 @@ class RecurrentConfig:
         _one_of(self.activation, ACTIVATIONS, "activation")
         _one_of(self.head, HEADS, "head")
         _one_of(self.draw, DRAWS, "draw")
-        for name in ("hidden_size", "n_layers", "n_modes"):
+        for name in ("hidden_size", "n_modes"):
             _at_least(getattr(self, name), 1, name)
+        _at_least(self.n_layers, 1, "n_layers", MOST_LAYERS)
         for name in ("encoder_sizes", "head_sizes"):
             for size in getattr(self, name):
                 _at_least(size, 1, name)
@@ -209,9 +214,11 @@ def _expect(condition: bool, name: str, expected: str, found: object) -> None:
         raise InvalidArgumentError(f"{name}: expected {expected}, found {found!r}")
 
 
-def _at_least(value: object, least: int, name: str) -> None:
-    good = isinstance(value, int) and not isinstance(value, bool) and value >= least
-    _expect(good, name, f"a whole number of at least {least}", value)
+def _at_least(value: object, least: int, name: str, most: int = LARGEST_SIZE) -> None:
+    whole = isinstance(value, int) and not isinstance(value, bool)
+    number = value if isinstance(value, int) and whole else least - 1
+    _expect(number >= least, name, f"a whole number of at least {least}", value)
+    _expect(number <= most, name, f"a whole number of at most {most}", value)
 
 
 def _one_of(value: object, words: tuple[str, ...] | list[str], name: str) -> None:
