@@ -196,6 +196,15 @@ install_package() {
       "Remove $venv and $root/build and run this again."
 }
 
+# One set-up at a time. The folder itself is locked: a file in it would go with `venv --clear`, and
+# the next set-up would lock another one of that name.
+alone() {
+  if command -v flock >/dev/null 2>&1; then
+    exec 9<"$venv"
+    flock -n 9 || { note "waiting for another set-up of $venv" && flock 9; }
+  fi
+}
+
 tree_digest() {
   (
     cd "$root"
@@ -218,10 +227,7 @@ sys.path.insert(0, sys.argv[1])
 import requirements
 print(" ".join(requirements.sourced_prefixes()))' "$root/scripts")
   check_machine
-  if command -v flock >/dev/null 2>&1; then
-    exec 9>"$venv/.lock"
-    flock -n 9 || { note "waiting for another set-up of $venv" && flock 9; }
-  fi
+  alone
 
   made_from="$("$base_python" -VV) $ros_prefixes ${FLASHRT_ROS_DISTRO:-}"
   if begin 1 "Python environment in $venv" environment "$made_from"; then
