@@ -288,3 +288,46 @@ def test_refusals_say_what_was_expected(tmp_path: Path) -> None:
     text.write_text("hello")
     with pytest.raises(CorruptError, match=r"expected (an SQLite|a) recording"):
         BagReader(text)
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        ("UPDATE topics SET type = NULL WHERE name = '/load'", "damaged row among the topics"),
+        ("UPDATE topics SET name = 7.5 WHERE name = '/load'", "damaged row among the topics"),
+        ("UPDATE messages SET data = 'text' WHERE topic_id = 2", "rows that are no messages"),
+        # As a number of bytes this would take all of the memory.
+        ("UPDATE messages SET data = 1 << 60 WHERE topic_id = 2", "rows that are no messages"),
+        ("UPDATE messages SET timestamp = 'then' WHERE topic_id = 2", "rows that are no messages"),
+    ],
+)
+def test_other_values_than_a_recorder_writes_are_left_out(
+    tmp_path: Path, damage: str, words: str
+) -> None:
+    (file,) = write_folder(tmp_path / "bag", mcap=False).glob("*.db3")
+    with sqlite3.connect(file) as base:
+        # A column of a declared type would turn numbers into text.
+        base.execute("ALTER TABLE topics RENAME TO declared")
+        base.execute("CREATE TABLE topics AS SELECT * FROM declared WHERE 0")
+        names = [row[1] for row in base.execute("PRAGMA table_info(declared)")]
+        base.execute("DROP TABLE topics")
+        base.execute(f"CREATE TABLE topics ({', '.join(names)})")
+        base.execute("INSERT INTO topics SELECT * FROM declared")
+        base.execute(damage)
+    base.close()
+    with BagReader(file) as bag:
+        read = list(bag.messages())
+        assert {message.topic for message in read} == {"/joints"}
+        assert len(read) == 20
+        assert any(words in defect for defect in bag.defects)
+
+
+def test_text_that_is_no_utf8_does_not_end_the_reading(tmp_path: Path) -> None:
+    (file,) = write_folder(tmp_path / "bag", mcap=False).glob("*.db3")
+    content = file.read_bytes()
+    file.write_bytes(content.replace(b"serialization_format", b"serialization_form\xff\xff"))
+    with pytest.raises(CorruptError, match="expected a recording's tables"):
+        BagReader(file)
+    file.write_bytes(content.replace(b"/loadstd_msgs", b"/loa\xffstd_msgs"))
+    with BagReader(file) as bag:
+        assert "/loa\ufffd" in {topic.name for topic in bag.topics}

@@ -15,6 +15,9 @@ BY_TIME = "timestamp, id"
 CHECKED_BYTES = 256 << 20
 """Larger files are not checked whole when they are opened: that reads every page."""
 
+FAULTS = (sqlite3.Error, UnicodeError)
+"""What a damaged file raises; the second where SQLite's own words hold what is damaged."""
+
 
 class SqliteFile:
     """One ``.db3`` file.
@@ -36,7 +39,7 @@ class SqliteFile:
         try:
             self._read_topics()
             self.definitions: Mapping[str, Definition] = self._read_definitions()
-        except sqlite3.Error as error:
+        except FAULTS as error:
             self._base.close()
             raise CorruptError(
                 f"{path}: expected a recording's tables 'topics' and 'messages', found: {error}"
@@ -64,9 +67,13 @@ class SqliteFile:
                 (*wanted, start_ns),
             )
             for key, time_ns, data in rows:
-                cdr = decompressor.decompress(data) if self._compressed else bytes(data)
+                # SQLite keeps any kind of value in any column.
+                if not isinstance(time_ns, int) or not isinstance(data, bytes):
+                    self._note(f"{self.path.name}: rows that are no messages; left out")
+                    continue
+                cdr = decompressor.decompress(data) if self._compressed else data
                 yield Message(*wanted[key], cdr, time_ns)
-        except (sqlite3.Error, zstandard.ZstdError) as error:
+        except (*FAULTS, zstandard.ZstdError) as error:
             self._note(f"{self.path.name}: reading ended early: {error}")
 
     def _open(self) -> sqlite3.Connection:
@@ -84,8 +91,10 @@ class SqliteFile:
             base = sqlite3.connect(
                 f"{self.path.resolve().as_uri()}?{mode}", uri=True, check_same_thread=False
             )
+            # A damaged name is still a name; the default raises where it is not UTF-8.
+            base.text_factory = lambda raw: raw.decode("utf-8", "replace")
             base.execute("SELECT count(*) FROM sqlite_master")
-        except sqlite3.Error as error:
+        except FAULTS as error:
             raise CorruptError(
                 f"{self.path}: expected an SQLite recording, found: {error}"
             ) from error
@@ -97,6 +106,9 @@ class SqliteFile:
         for key, name, kind, encoding in self._base.execute(
             "SELECT id, name, type, serialization_format FROM topics"
         ):
+            if not all(isinstance(text, str) for text in (name, kind, encoding)):
+                self._note(f"{self.path.name}: a damaged row among the topics; left out")
+                continue
             self._names[key] = (name, long_type(kind))
             formats[key] = encoding
         counts = self._count()
@@ -127,14 +139,14 @@ class SqliteFile:
                     self._base.execute("SELECT topic_id, count(*) FROM messages GROUP BY topic_id")
                 )
             fault = str(check[0])
-        except sqlite3.Error as error:
+        except FAULTS as error:
             fault = str(error)
         self._damaged = True
         counts: dict[int, int] = {}
         try:
             for (key,) in self._base.execute("SELECT topic_id FROM messages NOT INDEXED"):
                 counts[key] = counts.get(key, 0) + 1
-        except sqlite3.Error as error:
+        except FAULTS as error:
             fault = str(error)
         self._note(f"{self.path.name}: damaged ({fault}); read as far as it goes")
         return counts
@@ -144,12 +156,13 @@ class SqliteFile:
             rows = self._base.execute(
                 "SELECT topic_type, encoding, encoded_message_definition FROM message_definitions"
             ).fetchall()
-        except sqlite3.Error:  # recordings before schema 4 have no such table
+        except FAULTS:  # recordings before schema 4 have no such table
             return {}
         return {
             long_type(kind): Definition(encoding, text)
             for kind, encoding, text in rows
-            if encoding in {"ros2msg", "ros2idl"} and text
+            if encoding in {"ros2msg", "ros2idl"} and isinstance(kind, str)
+            if text and isinstance(text, str)
         }
 
     def _note(self, words: str) -> None:
