@@ -178,7 +178,7 @@ def test_plans_run_beside_and_are_adopted_at_a_boundary() -> None:
     rig.options.publish_chunk = True
     rig.tick()
     assert not rig.out.sent
-    assert "first plan" in rig.reason
+    assert "no plan yet" in rig.reason
     planned_on = rig.stepper.sample
     plan_ready(rig)
     rig.tick(4, position=(0.15, 0.2))

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from flashrt_ros.msg import PolicyStatus
 from lifecycle_msgs.msg import State, Transition
 from rcl_interfaces.srv import DescribeParameters
 from stage import Stage, arm_contract, write_contract
@@ -101,7 +102,7 @@ def refusal(stage: Stage, begun: int) -> str:
     """What the log says about the last configure."""
     text = stage.process.output()[begun:]
     assert "Traceback" not in text, text
-    lines = re.findall(r"\[ERROR\].*configure: (.*(?:\n(?!\[).*)*)", text)
+    lines = re.findall(r"\[ERROR\].*configure failed: (.*(?:\n(?!\[).*)*)", text)
     assert len(lines) == 1, text
     return str(lines[0])
 
@@ -116,11 +117,15 @@ def test_configure_names_what_does_not_fit(stage: Stage, case: str) -> None:
     message = refusal(stage, begun)
     for word in words:
         assert word in message
+    assert stage.wait_status(PolicyStatus.UNCONFIGURED, message.splitlines()[0])
     assert stage.ask("snapshot").error_code == ErrorCode.NOT_CONFIGURED
 
 
 def test_configure_works_after_all_that(stage: Stage) -> None:
     """In the same process, with nothing but the parameters put right."""
+    stage.prepare()
+    stage.transit(Transition.TRANSITION_CONFIGURE)
+    assert stage.wait_status(PolicyStatus.INACTIVE).reason == "", "the failure is past"
     stage.run()
     stage.wait_steps(3)
 

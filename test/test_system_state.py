@@ -289,7 +289,7 @@ def test_stop_is_latched_until_cleared_and_then_resumed(stage: Stage) -> None:
 
 def test_hold_on_start(stage: Stage) -> None:
     stage.activate(hold=True)
-    stage.wait_status(PolicyStatus.HOLDING, "held on start")
+    stage.wait_status(PolicyStatus.HOLDING, "on start, by the parameter hold")
     assert not stage.commands
     assert not stage.steps
     stage.do("resume")

@@ -43,7 +43,7 @@ class Mode(enum.IntEnum):
 
 @dataclass(frozen=True)
 class Standing:
-    """Mode with its reason, empty while RUNNING."""
+    """Mode with its reason in words, empty where there is none, as always while RUNNING."""
 
     mode: Mode
     reason: str
@@ -73,6 +73,7 @@ class Motion:
         self._paused = False
         self._held = ""
         self._fault = ""
+        self._failed_transition = ""
 
     @property
     def standing(self) -> Standing:
@@ -82,20 +83,23 @@ class Motion:
 
     def _standing(self) -> Standing:
         if not self._configured:
-            return Standing(Mode.UNCONFIGURED, self._stopped)
+            return Standing(Mode.UNCONFIGURED, self._with_failure(self._stopped))
         if not self._active:
-            return Standing(Mode.INACTIVE, self._stopped or self._held)
+            return Standing(Mode.INACTIVE, self._with_failure(self._stopped or self._held))
         if self._stopped:
             return Standing(Mode.STOPPED, self._stopped)
         if self._paused:
-            return Standing(Mode.PAUSED, "paused: call ~/resume to go on")
+            return Standing(Mode.PAUSED, "by ~/pause: call ~/resume to go on")
         if self._held:
             return Standing(Mode.HOLDING, self._held)
         if self.starting:
-            return Standing(Mode.WAITING, self._fault or "waits for the first observations")
+            return Standing(Mode.WAITING, self._fault or "no fresh observations yet")
         if self._fault:
             return Standing(Mode.HOLDING, self._fault)
         return Standing(Mode.RUNNING, "")
+
+    def _with_failure(self, reason: str) -> str:
+        return "; ".join(filter(None, (self._failed_transition, reason)))
 
     @property
     def mode(self) -> Mode:
@@ -148,13 +152,23 @@ class Motion:
 
     # Lifecycle
 
+    def transition_begins(self) -> None:
+        """Why the last one failed is of no interest any more."""
+        with self.lock:
+            self._failed_transition = ""
+
+    def transition_failed(self, words: str) -> None:
+        """The reason shows until the next transition, as long as the node is not active."""
+        with self.lock:
+            self._failed_transition = words
+
     def configure(self, hold: bool) -> None:
         """The session stands ready; with ``hold`` the first activation waits for ``~/resume``."""
         with self.lock:
             self._configured = True
             self._paused = False
             self._fault = ""
-            self._held = "held on start by parameter: call ~/resume to go on" if hold else ""
+            self._held = "on start, by the parameter hold: call ~/resume to go on" if hold else ""
             self.starting = True
 
     def activate(self, now_ns: int) -> None:
@@ -180,7 +194,7 @@ class Motion:
 
     # Verbs
 
-    def stop(self, reason: str = "stopped: call ~/clear_stop, then ~/resume") -> None:
+    def stop(self, reason: str = "by ~/stop: call ~/clear_stop, then ~/resume") -> None:
         """Latches the stop, in any lifecycle state."""
         with self.lock:
             self._stopped = reason

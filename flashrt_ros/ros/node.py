@@ -114,19 +114,27 @@ class PolicyNode(LifecycleNode):
     def _transition(self, name: str, work: Callable[[], None]) -> TransitionCallbackReturn:
         """Runs a transition; rclpy would swallow what it raises."""
         begun_s = time.monotonic()
+        if name != "error":  # what led to on_error is still worth knowing after it
+            self._motion.transition_begins()
         try:
             work()
         except FlashRTError as error:
-            self.get_logger().error(f"{name}: {error}")
+            self._transition_failed(f"{name} failed: {error}")
             if name == "configure":
                 self._release()
+            self._outlet.status(self._status())
             return FAILURE
         except Exception as error:
-            self.get_logger().fatal(f"{name}: {error}\n{traceback.format_exc()}")
+            self._transition_failed(f"{name} failed: {error}", traceback.format_exc())
+            self._outlet.status(self._status())
             return ERROR
         self._outlet.status(self._status())
         self.get_logger().info(f"{name} took {time.monotonic() - begun_s:.3f} s")
         return SUCCESS
+
+    def _transition_failed(self, words: str, trace: str = "") -> None:
+        self._motion.transition_failed(words)
+        self._outlet.log("error", f"{words}\n{trace}".rstrip())
 
     def _configure(self) -> None:
         settings = self._settings
@@ -357,7 +365,7 @@ class PolicyNode(LifecycleNode):
     def _report(self) -> None:
         status = self._status()
         self._outlet.status(status)
-        if (news := self._mode_log.news(status)) is not None:
+        if (news := self._mode_log.news(status, self._outlet.last_error)) is not None:
             self._outlet.log(*news)
         self._publish_diagnostics()
 

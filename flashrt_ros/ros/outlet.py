@@ -47,12 +47,14 @@ class RosOutlet:
         resolved: Topic of an input as the contract writes it to its name in the graph; filled by
             the subscriptions.
         on_fault: Called when diagnostics should be published at once.
+        last_error: The last words logged as an error.
     """
 
     def __init__(self, node: Node) -> None:
         """Makes the publishers that exist in every lifecycle state."""
         self.resolved: dict[str, str] = {}
         self.on_fault: Callable[[], None] = lambda: None
+        self.last_error = ""
         self._node = node
         self._clock = node.get_clock()
         self._logger = node.get_logger()
@@ -144,6 +146,7 @@ class RosOutlet:
         """Logs."""
         # rclpy refuses two severities from one line of code.
         if level == "error":
+            self.last_error = words
             self._logger.error(words)
         elif level == "warn":
             self._logger.warning(words)

@@ -29,12 +29,22 @@ class ModeLog:
         """The node begins unconfigured, which is not worth a word."""
         self._mode, self._reason = Mode.UNCONFIGURED, ""
 
-    def news(self, status: StatusRecord) -> tuple[str, str] | None:
-        """Returns level and words if mode or reason are other ones than when asked last."""
+    def news(self, status: StatusRecord, last_error: str) -> tuple[str, str] | None:
+        """Says what is new since it was asked last.
+
+        Args:
+            status: As of now.
+            last_error: The log's last error: a reason that stands in it is not said again.
+
+        Returns:
+            Level and words; None if mode and reason are as before, or known from the error.
+        """
         mode, reason = Mode(status.mode), status.reason
         if mode is self._mode and same_kind(reason, self._reason):
             return None
         self._mode, self._reason = mode, reason
+        if reason and reason in last_error:
+            return None
         level = "warn" if mode in (Mode.HOLDING, Mode.STOPPED) else "info"
         return level, f"{mode.name}: {reason}" if reason else mode.name
 

@@ -168,7 +168,7 @@ class Stepper:
         if action is None:
             self.commander.miss(now_ns)
             if self.motion.starting:
-                self.motion.input_fault("waits for the first plan")
+                self.motion.input_fault("no plan yet")
             return
         measured = sample.measured
         if self.motion.starting:
@@ -258,8 +258,10 @@ class Stepper:
         """The policy raised: holds until resumed, with the traceback in the log."""
         self.commander.halt()
         self.forget_plan()
-        reason = f"the policy failed: {type(error).__name__}: {error}"
-        self.motion.hold(f"{reason}; reset, or clean up and configure")
+        reason = (
+            f"the policy failed: {type(error).__name__}: {error}; reset, or clean up and configure"
+        )
+        self.motion.hold(reason)
         lines = traceback.format_exception(type(error), error, error.__traceback__)
         self.outlet.log("error", f"holding: {reason}\n{''.join(lines)}")
         self.outlet.fault()
