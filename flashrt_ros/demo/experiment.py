@@ -145,6 +145,8 @@ class Experiment:
     def _fork(self, trial: Trial) -> None:
         seeds = [trial.seed, trial.seed + 1]
         names = ["branch-0", "branch-1"]
+        # What becomes of them stands in the table.
+        self.say(f"fork: {' and '.join(names)} from one capsule, each with its own seed")
         ending = self.tick_through(self.builder.fork(trial, names, seeds))
         for name, seed in zip(names, seeds, strict=True):
             root = self.builder.branch(trial, name)
@@ -154,9 +156,6 @@ class Experiment:
             commands = [] if problem else [list(row) for row in self.stage.commands]
             reached = root.status is Status.SUCCESS
             self.report.branches.append(Branch(name, seed, reached, problem, path, commands))
-            self.say(
-                f"{name}, seed {seed}: {problem or ('reached' if reached else 'not reached')}"
-            )
 
     def _nearest_m(self, trial: Trial) -> float:
         away = self._tips_m() - trial.target_m

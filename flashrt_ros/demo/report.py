@@ -151,7 +151,7 @@ class Report:
         lines = []
         for branch in self.branches:
             end = branch.fault or ("target reached" if branch.reached else "target not reached")
-            lines.append(f"branch {branch.name}, seed {branch.seed}: {end}")
+            lines.append(f"{branch.name}, seed {branch.seed}: {end}")
         lines.append(
             f"their first commands differ by {self.first_commands_apart_rad() * 1e3:.1f} mrad, "
             f"their ways by up to {self.apart_m() * 1e3:.0f} mm"
