@@ -358,7 +358,7 @@ def test_report_puts_the_cure_beneath_and_counts() -> None:
     lines = report(judge(with_machine(cores=1))).splitlines()
     index = next(i for i, line in enumerate(lines) if line.startswith("warn"))
     assert lines[index + 1].strip().startswith("-> give the process at least 2 cores")
-    assert lines[-1].endswith("1 warnings, 0 failures")
+    assert lines[-1].endswith("1 warn, 0 fail")
 
 
 def test_leftovers_are_told_from_living_participants(tmp_path: Path) -> None:

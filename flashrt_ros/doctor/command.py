@@ -53,7 +53,5 @@ def report(findings: Sequence[Finding]) -> str:
         if finding.cure:
             lines.append(f"{'':<{4 + 2 + 7 + 2 + width}}  -> {finding.cure}")
     counts = {level: sum(finding.level is level for finding in findings) for level in Level}
-    lines.append(
-        f"{counts[Level.OK]} ok, {counts[Level.WARN]} warnings, {counts[Level.FAIL]} failures"
-    )
+    lines.append(f"{counts[Level.OK]} ok, {counts[Level.WARN]} warn, {counts[Level.FAIL]} fail")
     return "\n".join(lines)

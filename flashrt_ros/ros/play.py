@@ -63,7 +63,8 @@ class RosSink:
                 self._publishers[topic.name] = node.create_publisher(kind, topic.name, QOS)
             except (ImportError, AttributeError, ValueError):
                 self.left_out.append(
-                    f"{topic.name}: {topic.count} messages of {topic.type}, which is not installed"
+                    f"{topic.name}: {_counted(topic.count, 'message')} of {topic.type}, which is "
+                    "not installed"
                 )
             except Exception as error:  # rclpy refuses names and types in many ways
                 self.left_out.append(f"{topic.name}: {error}")
@@ -123,18 +124,24 @@ def play(
         spinning.start()
         with _signals(player.stop), _keys(player):
             state = "paused" if paused else "playing"
-            print(f"{state}: {len(sink.playable)} topics at rate {rate:g}; space pauses, q ends")
+            keys = "; space pauses, q ends" if sys.stdin.isatty() else ""
+            print(f"{state}: {_counted(len(sink.playable), 'topic')} at rate {rate:g}{keys}")
             sys.stdout.flush()
             played = player.run()
     finally:
         executor.shutdown()
         node.destroy_node()
         context.try_shutdown()
+    loops = f" in {_counted(played.loops, 'loop')}" if loop else ""
     print(
-        f"played {played.messages} messages in {played.loops} loops; "
+        f"played {_counted(played.messages, 'message')}{loops}; "
         f"latest {played.latest_ms:.1f} ms after its time"
     )
     return 0
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def _offer_services(node: Node, player: Player) -> None:
