@@ -27,7 +27,6 @@ EXECUTABLES = {"policy_node", "arm_node", "flashrt_ros"}
 # What an import is called, where that is not the name it is installed by.
 DISTRIBUTION = {
     "cuda": "cuda-bindings",
-    "mcap_ros2": "mcap-ros2-support",
     "yaml": "pyyaml",
 }
 # Imported only where torch has brought it (CUDA builds do), or while training.
@@ -92,6 +91,17 @@ def test_every_import_of_python_is_required_from_pip(requirements: ModuleType) -
         if DISTRIBUTION.get(name, name).lower().replace("_", "-") not in required:
             missing[name] = files
     assert not missing, f"imported but not in scripts/requirements.py: {missing}"
+
+
+def test_readme_names_what_rosdep_cannot_bring(requirements: ModuleType) -> None:
+    page = (ROOT / "README.md").read_text()
+    line = re.search(r"pip install (.*?) +# no rosdep keys", page)
+    assert line is not None
+    with_key = {"numpy", "pyyaml"}
+    assert set(line[1].split()) == set(requirements.GROUPS["run"]) - with_key
+    pinned = re.search(r'torch_cpu="(.*)"', (ROOT / "scripts/setup.sh").read_text())
+    assert pinned is not None
+    assert f'"{pinned[1]}+cpu"' in page, "the page and the set-up take different builds of torch"
 
 
 def test_cmake_installs_every_executable() -> None:
