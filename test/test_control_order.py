@@ -167,3 +167,15 @@ def test_ramp_stands_still_while_no_command_leaves() -> None:
     on_time = gate.admit([2.0, 0.0], None, 920 * MS).action
     assert on_time is not None
     assert on_time[0] - late[0] == pytest.approx(2.0 / 50)
+
+
+def test_capsule_of_a_step_taken_back_brings_its_boundary_once() -> None:
+    rig = Rig(Follow(offset=1.0))
+    rig.tick()
+    assert "taken back" in rig.reason
+    rig.ask("snapshot", name="here")
+    for _ in range(5):
+        rig.ask("restore", name="here", publish=True)
+        rig.tick()
+        rig.ask("snapshot", name="here", replace=True)
+    assert [c.host.step for c in rig.session.store.list() if c.automatic] == [0]

@@ -198,7 +198,7 @@ class LiveState:
         if self._offered:
             return
         self._offered = True
-        if self._ring.due(self.host.step):
+        if self._ring.due(self.host.step) and not self._ring.holds(self.host, self._noise_key):
             segment = self._ring.take()
             if segment is not None:
                 self._fill(segment)

@@ -6,6 +6,7 @@ from collections.abc import Collection
 
 from flashrt_ros.errors import NotFoundError
 from flashrt_ros.runtime.capsule import Capsule
+from flashrt_ros.runtime.policy import HostRecord
 from flashrt_ros.runtime.pool import Segment
 from flashrt_ros.runtime.store import CapsuleStore
 
@@ -40,6 +41,12 @@ class RollbackRing:
     def due(self, step: int) -> bool:
         """True if the boundary after ``step`` control steps belongs into the ring."""
         return self.depth > 0 and step % self.period_steps == 0
+
+    def holds(self, host: HostRecord, key: int) -> bool:
+        """True if the newest boundary is this one: a capsule of it was restored."""
+        ids = self.ids()
+        newest = self._store.get(ids[-1]) if ids else None
+        return newest is not None and newest.host == host and newest.key == key
 
     def take(self) -> Segment | None:
         """Drops what is too old and returns a slot for the next boundary.
