@@ -45,6 +45,11 @@ COMMANDS = (
         "say what this machine, driver, torch and ROS can do, and the cure for what they cannot",
         "flashrt_ros.doctor.command",
     ),
+    Command(
+        "inspect",
+        "print a policy's ports, buffers, the weight of a capsule and what memory it will take",
+        "flashrt_ros.inspect_command",
+    ),
     Command("check", "run the conformance suite on a policy", "flashrt_ros.check_command"),
     Command("bench", "measure the published figures on this machine", "flashrt_ros.bench.command"),
     Command("demo", "run the demonstration and print its table", "flashrt_ros.demo.run"),

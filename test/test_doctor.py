@@ -12,11 +12,12 @@ from pathlib import Path
 import pytest
 
 from flashrt_ros.doctor.command import judge, report
-from flashrt_ros.doctor.driver import read_driver
-from flashrt_ros.doctor.facts import MIB, Driver, Facts, Gpu, Machine, Package, Ros, Torch
-from flashrt_ros.doctor.finding import Finding, Level
+from flashrt_ros.doctor.facts import Facts, Machine, Package, Ros
 from flashrt_ros.doctor.gather import count_leftovers, read_machine, read_package, read_ros
-from flashrt_ros.doctor.gpu_rules import runs_on, wheel_for
+from flashrt_ros.hardware.driver import read_driver
+from flashrt_ros.hardware.facts import MIB, Driver, Gpu, Torch
+from flashrt_ros.hardware.finding import Finding, Level
+from flashrt_ros.hardware.gpu_rules import runs_on, wheel_for
 
 THOR = Gpu(name="NVIDIA Thor", capability=(11, 0), integrated=True, multiprocessors=20)
 CUDA13 = Driver(hardware=True, loaded=True, version="580.1", cuda=(13, 0), gpus=(Gpu(),))

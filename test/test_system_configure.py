@@ -13,12 +13,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from flashrt_ros.msg import PolicyStatus
 from lifecycle_msgs.msg import State, Transition
 from rcl_interfaces.srv import DescribeParameters
 from stage import Stage, arm_contract, write_contract
 
 from flashrt_ros.errors import ErrorCode
+from flashrt_ros.hardware.memory import available_bytes
 
 pytestmark = pytest.mark.ros
 POLICY = "puppet:Puppet"
@@ -96,6 +98,13 @@ BAD: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
         ("store_bytes", "1000"),
     ),
 }
+if (available_bytes() or 2**40) < 2**40:
+    BAD["store larger than the machine"] = (
+        {"store_bytes": 2**40},
+        ("1.0 TiB needed", " free", f"lower store_bytes from {2**40} to at most", "pool"),
+    )
+if not torch.cuda.is_available():
+    BAD["no such GPU"] = ({"device": "cuda"}, ("device 'cuda'", "driver", "'cpu'"))
 
 
 def refusal(stage: Stage, begun: int) -> str:
@@ -124,8 +133,13 @@ def test_configure_names_what_does_not_fit(stage: Stage, case: str) -> None:
 def test_configure_works_after_all_that(stage: Stage) -> None:
     """In the same process, with nothing but the parameters put right."""
     stage.prepare()
+    begun = len(stage.process.output())
     stage.transit(Transition.TRANSITION_CONFIGURE)
     assert stage.wait_status(PolicyStatus.INACTIVE).reason == "", "the failure is past"
+    lines = re.findall(r"memory on cpu: .*", stage.process.output()[begun:])
+    assert len(lines) == 1
+    for word in ("needed", "free", "state", "inputs", "outputs", "pool", "named snapshots"):
+        assert word in lines[0]
     stage.run()
     stage.wait_steps(3)
 

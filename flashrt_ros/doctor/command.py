@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from dataclasses import asdict
 
 from flashrt_ros.doctor.facts import Facts
-from flashrt_ros.doctor.finding import Finding, Level
-from flashrt_ros.doctor.gpu_rules import judge_gpu
 from flashrt_ros.doctor.machine_rules import judge_machine, judge_package
 from flashrt_ros.doctor.ros_rules import judge_ros
+from flashrt_ros.hardware.finding import Finding, Level
+from flashrt_ros.hardware.gpu_rules import judge_gpu
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -37,7 +37,7 @@ def judge(facts: Facts) -> list[Finding]:
     """Returns all findings; depends on nothing but the facts."""
     return [
         *judge_machine(facts.machine),
-        *judge_gpu(facts.driver, facts.torch, facts.machine),
+        *judge_gpu(facts.driver, facts.torch, facts.machine.architecture),
         *judge_ros(facts.ros, facts.machine),
         *judge_package(facts.package),
     ]

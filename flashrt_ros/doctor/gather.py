@@ -17,8 +17,10 @@ from pathlib import Path
 from typing import Any
 
 import flashrt_ros
-from flashrt_ros.doctor.driver import read_driver
-from flashrt_ros.doctor.facts import Facts, Machine, Package, Ros, Torch
+from flashrt_ros.doctor.facts import Facts, Machine, Package, Ros
+from flashrt_ros.hardware.driver import read_driver
+from flashrt_ros.hardware.facts import Torch
+from flashrt_ros.hardware.memory import available_bytes
 
 PROBE_SECONDS = 60
 
@@ -44,7 +46,7 @@ def read_machine() -> Machine:
         python=(version.major, version.minor, version.micro),
         architecture=platform.machine(),
         cores=len(os.sched_getaffinity(0)),
-        free_bytes=_available_bytes(),
+        free_bytes=available_bytes() or 0,
         governors=tuple(sorted({name for name in governors if name})),
         realtime_limit=max(resource.getrlimit(resource.RLIMIT_RTPRIO)[1], 0),
         shm_free_bytes=shutil.disk_usage(shm).free if shm.is_dir() else None,
@@ -78,7 +80,7 @@ def read_torch() -> Torch:
     found["architectures"] = tuple(found["architectures"])
     if error and found["available"] and found["capture"] is None:
         found["capture_error"] = error  # the process died in the attempt
-    return Torch(bindings=_version("cuda-bindings"), triton=_version("triton"), **found)
+    return Torch(**found)
 
 
 def read_ros(environment: Mapping[str, str]) -> Ros:
@@ -159,13 +161,6 @@ def _text(path: Path) -> str:
         return path.read_text(encoding="utf-8", errors="replace").strip()
     except OSError:
         return ""
-
-
-def _available_bytes() -> int:
-    for line in _text(Path("/proc/meminfo")).splitlines():
-        if line.startswith("MemAvailable:"):
-            return int(line.split()[1]) * 1024
-    return 0
 
 
 def _writable(folder: Path) -> bool:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from flashrt_ros.doctor.facts import MIB, Machine, Package
-from flashrt_ros.doctor.finding import Area, Finding
+from flashrt_ros.doctor.facts import Machine, Package
+from flashrt_ros.hardware.facts import MIB
+from flashrt_ros.hardware.finding import Area, Finding
 
 PYTHONS = ((3, 10), (3, 13))
 SHM_NEEDED_BYTES = 64 * MIB

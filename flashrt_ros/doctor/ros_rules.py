@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from flashrt_ros.doctor.facts import Machine, Ros
-from flashrt_ros.doctor.finding import Area, Finding
+from flashrt_ros.hardware.finding import Area, Finding
 
 DOMAINS = range(0, 102)
 RANGES = ("SUBNET", "LOCALHOST", "OFF", "SYSTEM_DEFAULT")

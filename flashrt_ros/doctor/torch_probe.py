@@ -7,31 +7,26 @@ from __future__ import annotations
 
 import json
 import time
+from dataclasses import asdict, replace
+
+from flashrt_ros.hardware.torch_build import read_torch_build
 
 
 def main() -> None:
     """Prints one JSON line before, and one after the attempt: a crash leaves the first."""
+    found = read_torch_build()
+    print(json.dumps(asdict(found)), flush=True)
+    if not found.available:
+        return
     import torch
 
-    found: dict[str, object] = {
-        "version": str(torch.__version__),
-        "cuda": torch.version.cuda,
-        "architectures": torch.cuda.get_arch_list() if torch.version.cuda else [],
-        "available": torch.cuda.is_available(),
-        "threads": torch.get_num_threads(),
-        "capture": None,
-        "capture_error": "",
-        "free_bytes": 0,
-    }
-    print(json.dumps(found), flush=True)
-    if not found["available"]:
-        return
     try:
-        found["free_bytes"] = torch.cuda.mem_get_info()[0]
-        found["capture"] = capture_ms()
+        found = replace(found, free_bytes=torch.cuda.mem_get_info()[0])
+        found = replace(found, capture=capture_ms())
     except Exception as error:
-        found["capture_error"] = str(error).splitlines()[0] if str(error) else repr(error)
-    print(json.dumps(found), flush=True)
+        words = str(error).splitlines()[0] if str(error) else repr(error)
+        found = replace(found, capture_error=words)
+    print(json.dumps(asdict(found)), flush=True)
 
 
 def capture_ms() -> float:

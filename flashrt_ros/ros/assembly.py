@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 
 from flashrt_ros.contract import Contract
+from flashrt_ros.hardware.finding import Level
 from flashrt_ros.policies.registry import load_policy
 from flashrt_ros.ros.commander import Commander
 from flashrt_ros.ros.intake import Intake
@@ -13,6 +14,7 @@ from flashrt_ros.ros.parameters import Parameters
 from flashrt_ros.ros.planner import Planner
 from flashrt_ros.ros.records import Outlet
 from flashrt_ros.ros.stepper import Stepper
+from flashrt_ros.ros.trial import Trial
 from flashrt_ros.runtime.policy import PlanKind
 from flashrt_ros.runtime.session import PolicySession
 from flashrt_ros.runtime.verbs import check_task
@@ -44,7 +46,9 @@ def make_stepper(
         rollback_depth=settings["rollback_depth"],
         rollback_period_steps=settings["rollback_period_steps"],
         warm_up=settings["warm_up_replays"],
+        spare_states=Trial.STATES,
     )
+    _introduce(session, outlet)
     session.host.task = check_task(settings["task"])
     planner = None
     if policy.plan_kind is PlanKind.BESIDE:
@@ -60,3 +64,18 @@ def make_stepper(
         time.monotonic_ns,
         planner,
     )
+
+
+def _introduce(session: PolicySession, outlet: Outlet) -> None:
+    """Logs what the device is and what the session took of its memory."""
+    device, forecast = session.device, session.forecast
+    sound = [f"{f.subject}: {f.text}" for f in device.findings if f.level is Level.OK]
+    if sound:
+        outlet.log("info", f"device {device.name}: {'; '.join(sound)}")
+    for finding in device.findings:
+        if finding.level is not Level.OK:
+            words = f"{finding.subject}: {finding.text}; {finding.cure}"
+            outlet.log("warn", f"device {device.name}: {words}")
+    outlet.log("info", forecast.line())
+    if forecast.tight:
+        outlet.log("warn", f"that leaves little: {forecast.free_in_words()} before configure")

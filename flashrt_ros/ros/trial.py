@@ -16,6 +16,9 @@ from flashrt_ros.runtime.device import Lane
 class Trial:
     """One spare copy of a session's state, allocated once."""
 
+    STATES = 1
+    """Copies of the state that it allocates on the device, for the memory forecast."""
+
     def __init__(self, session: Any) -> None:
         """Allocates the copy; in the control thread."""
         self._session = session

@@ -66,6 +66,11 @@ ALIGNMENT = 256
 """Bytes; every buffer starts on such a boundary, as CUDA's vector loads and copies want it."""
 
 
+def padded(size_bytes: int) -> int:
+    """Returns what a buffer of this size takes of its section."""
+    return -(-size_bytes // ALIGNMENT) * ALIGNMENT
+
+
 @dataclass(frozen=True)
 class Slot:
     """Where a buffer lies in its section.
@@ -135,7 +140,7 @@ def _place(specs: Iterable[BufferSpec], roles: tuple[Role, ...]) -> tuple[tuple[
         if spec.role in roles:
             size_bytes = spec.dtype.itemsize * math.prod(spec.shape)
             slots.append(Slot(spec, end, size_bytes))
-            end += -(-size_bytes // ALIGNMENT) * ALIGNMENT
+            end += padded(size_bytes)
     return tuple(slots), end
 
 

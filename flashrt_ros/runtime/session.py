@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from flashrt_ros.errors import (
     BusyError,
     InvalidArgumentError,
-    NoMemoryError,
     SpecError,
 )
 from flashrt_ros.runtime import noise
@@ -16,6 +15,7 @@ from flashrt_ros.runtime.buffers import StateLayout
 from flashrt_ros.runtime.device import Device, Lane, open_device
 from flashrt_ros.runtime.engine import CONSUMED, Engine, complete_layout
 from flashrt_ros.runtime.fingerprint import exec_fingerprint, state_fingerprint
+from flashrt_ros.runtime.forecast import Forecast, make_forecast
 from flashrt_ros.runtime.number import check_int
 from flashrt_ros.runtime.policy import Action, PlanKind, Policy
 from flashrt_ros.runtime.pool import SlotPool
@@ -34,6 +34,7 @@ class PolicySession(Verbs):
     Attributes:
         policy: As given.
         layout: Its buffers, ``noise.*`` included.
+        forecast: What this session takes of memory.
     """
 
     def __init__(
@@ -45,6 +46,7 @@ class PolicySession(Verbs):
         rollback_depth: int = 64,
         rollback_period_steps: int = 1,
         warm_up: int = 3,
+        spare_states: int = 0,
     ) -> None:
         """Makes a session, ready for its first step.
 
@@ -56,13 +58,15 @@ class PolicySession(Verbs):
             rollback_depth: Boundaries that can be rolled back to; 0: none.
             rollback_period_steps: Control steps between these boundaries.
             warm_up: Calls of each plan before its capture; on CUDA at least one is made.
+            spare_states: Copies of the state that the caller will allocate besides; they are
+                counted in the forecast.
 
         Raises:
             InvalidArgumentError: An argument is out of range.
             SpecError: The policy's declarations contradict each other.
-            UnsupportedError: There is no such device here.
+            UnsupportedError: There is no such device here, or it cannot run policies.
             NoMemoryError: ``store_bytes`` does not hold the ring and one capsule more, or the
-                device has not got the memory.
+                device has not got the memory; nothing was allocated or moved.
         """
         seed = noise.check_seed(seed)
         store_bytes = check_int("store_bytes", store_bytes, 1)
@@ -72,13 +76,11 @@ class PolicySession(Verbs):
         self.policy = policy
         self.layout: StateLayout = complete_layout(policy)
         weight = self.layout.fixed_bytes
-        if store_bytes < (rollback_depth + 1) * weight:
-            raise NoMemoryError(
-                f"store_bytes: expected at least {(rollback_depth + 1) * weight} for"
-                f" {rollback_depth} rollback boundaries and one capsule of {weight} bytes each,"
-                f" found {store_bytes}; raise store_bytes or lower rollback_depth"
-            )
         opened: Device = open_device(device)
+        self.forecast: Forecast = make_forecast(
+            policy, self.layout, opened, store_bytes, rollback_depth, spare_states
+        )
+        self.forecast.check()
         policy.module().to(opened.torch_device).eval()
         engine = Engine(policy, self.layout, opened)
         pool = SlotPool(opened, weight, store_bytes)

@@ -9,6 +9,9 @@ from contextlib import AbstractContextManager
 
 import torch
 
+from flashrt_ros.hardware.finding import Finding
+from flashrt_ros.hardware.memory import Memory
+
 Replay = Callable[[], None]
 """Runs a prepared plan once, on the lane that is bound."""
 
@@ -28,10 +31,14 @@ class Device(abc.ABC):
     Attributes:
         name: ``cpu``, ``cuda:0`` and the like.
         torch_device: The same for torch.
+        findings: What was found when the device was opened, warnings included.
+        workspace_bytes: Memory that kernels take for themselves, as an estimate.
     """
 
     name: str
     torch_device: torch.device
+    findings: tuple[Finding, ...] = ()
+    workspace_bytes: int = 0
 
     @abc.abstractmethod
     def allocate(self, size_bytes: int) -> torch.Tensor:
@@ -48,6 +55,10 @@ class Device(abc.ABC):
     @abc.abstractmethod
     def allocate_mirrored(self, size_bytes: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Returns a device tensor and its host mirror, both flat uint8; on CPU the same one."""
+
+    @abc.abstractmethod
+    def memory(self) -> Memory:
+        """Returns what is free now."""
 
     @abc.abstractmethod
     def bind(self, lane: Lane) -> AbstractContextManager[None]:

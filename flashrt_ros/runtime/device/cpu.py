@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from flashrt_ros.errors import NoMemoryError
+from flashrt_ros.hardware.memory import Memory, available_bytes
 from flashrt_ros.runtime.buffers import ALIGNMENT
 from flashrt_ros.runtime.device.base import Device, Lane, Replay
 from flashrt_ros.runtime.device.switches import numeric_switches
@@ -43,6 +44,11 @@ class CpuDevice(Device):
         """See ``Device.allocate_mirrored``."""
         both_N = self.allocate(size_bytes)
         return both_N, both_N
+
+    def memory(self) -> Memory:
+        """See ``Device.memory``."""
+        free_bytes = available_bytes()
+        return Memory(free_bytes, free_bytes, shared=True)
 
     def bind(self, lane: Lane) -> AbstractContextManager[None]:
         """See ``Device.bind``."""

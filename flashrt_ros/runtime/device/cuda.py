@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 
 from flashrt_ros.errors import NoMemoryError
+from flashrt_ros.hardware.memory import Memory, available_bytes
 from flashrt_ros.runtime.device.base import Device, Lane, Replay
 from flashrt_ros.runtime.device.switches import numeric_switches
 from flashrt_ros.runtime.noise import triton_found
@@ -26,7 +27,15 @@ else:
 
 
 class CudaDevice(Device):
-    """One GPU, with a stream for each lane of one session."""
+    """One GPU, with a stream for each lane of one session.
+
+    Attributes:
+        integrated: The GPU shares its memory with the host.
+    """
+
+    integrated = False
+    # cuBLAS keeps one for each stream, 32 MiB on recent GPUs.
+    workspace_bytes = len(Lane) * (32 << 20)
 
     def __init__(self, index: int) -> None:
         self.name = f"cuda:{index}"
@@ -67,6 +76,18 @@ class CudaDevice(Device):
     def allocate_mirrored(self, size_bytes: int) -> tuple[torch.Tensor, torch.Tensor]:
         """See ``Device.allocate_mirrored``."""
         return self.allocate(size_bytes), self.allocate_host(size_bytes)
+
+    def memory(self) -> Memory:
+        """See ``Device.memory``."""
+        host_free_bytes = available_bytes()
+        if self.integrated and host_free_bytes is not None:
+            # The driver does not count the page cache, which gives way to whoever needs memory.
+            return Memory(host_free_bytes, host_free_bytes, shared=True)
+        free_bytes = torch.cuda.mem_get_info(self.torch_device)[0]
+        # What torch keeps of memory that was given back, by an earlier session, say.
+        free_bytes += torch.cuda.memory_reserved(self.torch_device)
+        free_bytes -= torch.cuda.memory_allocated(self.torch_device)
+        return Memory(free_bytes, host_free_bytes, shared=self.integrated)
 
     def bind(self, lane: Lane) -> AbstractContextManager[None]:
         """See ``Device.bind``."""

@@ -2,18 +2,39 @@
 
 from __future__ import annotations
 
-from flashrt_ros.doctor.facts import MIB, Driver, Gpu, Machine, Torch
-from flashrt_ros.doctor.finding import Area, Finding
+from flashrt_ros.hardware.facts import MIB, Driver, Gpu, Torch
+from flashrt_ros.hardware.finding import Area, Finding
 
 INDEX = "pip install --force-reinstall torch --index-url https://download.pytorch.org/whl/"
 FREE_NEEDED_BYTES = 512 * MIB
 
 
-def judge_gpu(driver: Driver, torch: Torch, machine: Machine) -> list[Finding]:
-    """Returns the findings on GPU, driver and torch."""
+def judge_gpu(driver: Driver, torch: Torch, architecture: str) -> list[Finding]:
+    """Returns the findings on GPU, driver and torch, a trial capture and free memory included.
+
+    Args:
+        driver: The driver, and the GPUs that are to be judged.
+        torch: The installed torch.
+        architecture: As ``uname -m`` says.
+    """
+    findings = judge_fit(driver, torch)
+    if not torch.cuda or any(finding.blocks_gpu for finding in findings):
+        return findings
+    area = Area("gpu")
+    _judge_capture(area, torch)
+    return [*findings, *area.findings, *judge_additions(torch, architecture)]
+
+
+def judge_fit(driver: Driver, torch: Torch) -> list[Finding]:
+    """Returns what can be said before anything runs: do GPU, driver and torch fit each other."""
     area = Area("gpu")
     if not torch.version:
-        area.fail("torch", f"cannot be imported: {torch.error}", f"{INDEX}cpu (or cu130, cu128)")
+        area.fail(
+            "torch",
+            f"cannot be imported: {torch.error}",
+            f"{INDEX}cpu (or cu130, cu128)",
+            blocks_gpu=True,
+        )
         return area.findings
     build = f"CUDA {torch.cuda}" if torch.cuda else "CPU only"
     area.ok("torch", f"{torch.version} ({build}), {torch.threads} threads")
@@ -21,17 +42,16 @@ def judge_gpu(driver: Driver, torch: Torch, machine: Machine) -> list[Finding]:
         return area.findings
     for gpu in driver.gpus:
         _describe(area, gpu)
-    if not torch.cuda:
+    if torch.cuda:
+        _judge_build(area, driver, torch)
+    else:
         newest = max(gpu.capability for gpu in driver.gpus)
         area.warn(
             "torch build",
             "this torch has no CUDA: policies run on the CPU",
             INDEX + wheel_for(newest, driver.cuda),
+            blocks_gpu=True,
         )
-        return area.findings
-    if not _judge_build(area, driver, torch):
-        return area.findings
-    _judge_use(area, driver, torch, machine)
     return area.findings
 
 
@@ -83,6 +103,7 @@ def _judge_driver(area: Area, driver: Driver, torch: Torch) -> bool:
             "driver",
             f"CUDA_VISIBLE_DEVICES={driver.visible!r} hides every GPU",
             "unset CUDA_VISIBLE_DEVICES",
+            blocks_gpu=True,
         )
     elif driver.hardware or driver.loaded:
         area.warn(
@@ -90,13 +111,16 @@ def _judge_driver(area: Area, driver: Driver, torch: Torch) -> bool:
             f"an NVIDIA GPU is there, but its driver does not answer: "
             f"{driver.error or 'no device'}",
             "install NVIDIA's driver; in docker start with --gpus all (Jetson: --runtime nvidia)",
+            blocks_gpu=True,
         )
     elif torch.cuda:
         area.ok(
-            "driver", "no NVIDIA GPU: policies run on the CPU (this torch carries CUDA unused)"
+            "driver",
+            "no NVIDIA GPU: policies run on the CPU (this torch carries CUDA unused)",
+            blocks_gpu=True,
         )
     else:
-        area.ok("driver", "no NVIDIA GPU: policies run on the CPU")
+        area.ok("driver", "no NVIDIA GPU: policies run on the CPU", blocks_gpu=True)
     return False
 
 
@@ -119,7 +143,7 @@ def _describe(area: Area, gpu: Gpu) -> None:
         )
 
 
-def _judge_build(area: Area, driver: Driver, torch: Torch) -> bool:
+def _judge_build(area: Area, driver: Driver, torch: Torch) -> None:
     built = tuple(int(part) for part in (torch.cuda or "0.0").split(".")[:2])
     if built[0] > driver.cuda[0]:
         area.fail(
@@ -128,8 +152,9 @@ def _judge_build(area: Area, driver: Driver, torch: Torch) -> bool:
             f"{driver.cuda[0]}.{driver.cuda[1]}",
             f"update the driver, or {INDEX}"
             + wheel_for(max(gpu.capability for gpu in driver.gpus), driver.cuda),
+            blocks_gpu=True,
         )
-        return False
+        return
     for gpu in driver.gpus:
         if torch.architectures and not runs_on(gpu.capability, torch.architectures):
             area.fail(
@@ -137,13 +162,13 @@ def _judge_build(area: Area, driver: Driver, torch: Torch) -> bool:
                 f"no kernels for sm_{gpu.capability[0]}{gpu.capability[1]} ({gpu.name}); it has "
                 f"{' '.join(torch.architectures)}",
                 INDEX + wheel_for(gpu.capability, driver.cuda),
+                blocks_gpu=True,
             )
-            return False
+            return
     area.ok("torch build", f"has kernels for every GPU here ({' '.join(torch.architectures)})")
-    return True
 
 
-def _judge_use(area: Area, driver: Driver, torch: Torch, machine: Machine) -> None:
+def _judge_capture(area: Area, torch: Torch) -> None:
     if torch.capture_error:
         cure = "see the message; `flashrt_ros doctor --json` has it whole"
         if "memory" in torch.capture_error.lower():
@@ -158,17 +183,21 @@ def _judge_use(area: Area, driver: Driver, torch: Torch, machine: Machine) -> No
         area.warn("GPU memory", free, "free GPU memory (nvidia-smi lists who holds it)")
     elif torch.available:
         area.ok("GPU memory", free)
+
+
+def judge_additions(torch: Torch, architecture: str) -> list[Finding]:
+    """Returns the findings on what makes a GPU faster, but is not needed."""
+    area = Area("gpu")
     if torch.triton:
         area.ok("Triton", torch.triton)
     else:
         area.warn(
             "Triton",
             "missing: noise is drawn by about 100 small kernels instead of one",
-            "pip install triton"
-            if machine.architecture == "x86_64"
-            else "use NVIDIA's torch wheel",
+            "pip install triton" if architecture == "x86_64" else "use NVIDIA's torch wheel",
         )
     if torch.bindings:
         area.ok("cuda.bindings", torch.bindings)
     else:
         area.ok("cuda.bindings", "absent: only benchmarks use them, as one more floor")
+    return area.findings

@@ -6,7 +6,7 @@ import ctypes
 import os
 from pathlib import Path
 
-from flashrt_ros.doctor.facts import Driver, Gpu
+from flashrt_ros.hardware.facts import Driver, Gpu
 
 # CUdevice_attribute of cuda.h.
 MULTIPROCESSORS, INTEGRATED, MAJOR, MINOR = 16, 18, 75, 76

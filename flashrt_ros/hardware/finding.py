@@ -1,4 +1,4 @@
-"""What the doctor says: one line each, with the cure where there is one."""
+"""What is said of a machine: one line each, with the cure where there is one."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ class Finding:
         level: How bad it is.
         text: What was found.
         cure: What to do; empty where nothing is to be done.
+        blocks_gpu: No policy can run on a GPU while this is so.
     """
 
     area: str
@@ -34,6 +35,7 @@ class Finding:
     level: Level
     text: str
     cure: str = ""
+    blocks_gpu: bool = False
 
 
 class Area:
@@ -47,14 +49,14 @@ class Area:
         self.name = name
         self.findings: list[Finding] = []
 
-    def ok(self, subject: str, text: str) -> None:
+    def ok(self, subject: str, text: str, blocks_gpu: bool = False) -> None:
         """Adds a line that needs no cure."""
-        self.findings.append(Finding(self.name, subject, Level.OK, text))
+        self.findings.append(Finding(self.name, subject, Level.OK, text, "", blocks_gpu))
 
-    def warn(self, subject: str, text: str, cure: str) -> None:
+    def warn(self, subject: str, text: str, cure: str, blocks_gpu: bool = False) -> None:
         """Adds a warning."""
-        self.findings.append(Finding(self.name, subject, Level.WARN, text, cure))
+        self.findings.append(Finding(self.name, subject, Level.WARN, text, cure, blocks_gpu))
 
-    def fail(self, subject: str, text: str, cure: str) -> None:
+    def fail(self, subject: str, text: str, cure: str, blocks_gpu: bool = False) -> None:
         """Adds a failure."""
-        self.findings.append(Finding(self.name, subject, Level.FAIL, text, cure))
+        self.findings.append(Finding(self.name, subject, Level.FAIL, text, cure, blocks_gpu))

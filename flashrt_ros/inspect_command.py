@@ -1,0 +1,196 @@
+"""``flashrt_ros inspect``: what a policy declares, and the memory that it will take."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from flashrt_ros.errors import NoMemoryError
+from flashrt_ros.hardware.memory import in_words
+
+if TYPE_CHECKING:
+    from flashrt_ros.runtime.buffers import StateLayout
+    from flashrt_ros.runtime.forecast import Forecast
+    from flashrt_ros.runtime.policy import Policy
+
+ELEMENTS_SHOWN = 8
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declares the options of ``inspect``."""
+    parser.add_argument(
+        "policy", help="directory with config.json, registered name, or package.module:factory"
+    )
+    parser.add_argument("--device", default="cpu", help="cpu, cuda or cuda:N (default: cpu)")
+    parser.add_argument(
+        "--store-bytes",
+        type=int,
+        default=64 << 20,
+        metavar="BYTES",
+        help="the node's parameter store_bytes (default: 64 MiB)",
+    )
+    parser.add_argument(
+        "--rollback-depth",
+        type=int,
+        default=64,
+        metavar="BOUNDARIES",
+        help="the node's parameter rollback_depth (default: 64)",
+    )
+    parser.add_argument("--json", action="store_true", help="print everything as JSON")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Prints declarations and forecast; 1 if the policy does not fit the device's memory."""
+    from flashrt_ros.policies.registry import load_policy
+    from flashrt_ros.ros.trial import Trial
+    from flashrt_ros.runtime.device import open_device
+    from flashrt_ros.runtime.engine import complete_layout
+    from flashrt_ros.runtime.forecast import make_forecast
+    from flashrt_ros.runtime.number import check_int
+
+    store_bytes = check_int("--store-bytes", arguments.store_bytes, 1)
+    depth = check_int("--rollback-depth", arguments.rollback_depth, 0)
+    policy = load_policy(arguments.policy)
+    layout = complete_layout(policy)
+    device = open_device(arguments.device)
+    forecast = make_forecast(policy, layout, device, store_bytes, depth, Trial.STATES)
+    refusal = ""
+    try:
+        forecast.check()
+    except NoMemoryError as error:
+        refusal = str(error)
+    if arguments.json:
+        print(json.dumps(to_json(policy, layout, forecast, refusal), indent=2))
+    else:
+        print(report(policy, layout, forecast, refusal))
+    return 1 if refusal else 0
+
+
+def to_json(
+    policy: Policy, layout: StateLayout, forecast: Forecast, refusal: str
+) -> dict[str, Any]:
+    """Returns all that is known as JSON values; sizes in bytes.
+
+    Args:
+        policy: The policy.
+        layout: Its complete layout.
+        forecast: Its forecast.
+        refusal: Why it does not fit; empty where it does.
+    """
+    ports = policy.ports()
+    slots = (*layout.state, *layout.inputs, *layout.outputs)
+    sizes = {slot.spec.name: slot.size_bytes for slot in slots}
+    return {
+        "family": policy.family,
+        "plan_kind": policy.plan_kind.value,
+        "chunk_size": policy.chunk_size,
+        "n_action_steps": policy.n_action_steps,
+        "ports": [
+            {
+                "key": port.key,
+                "direction": "action" if port is ports.action else "observation",
+                "buffer": port.buffer,
+                "shape": list(port.shape),
+                "dtype": _dtype(layout.find(port.buffer).dtype),
+                "unit": port.unit,
+                "names": list(port.names),
+                "required": port.required,
+            }
+            for port in (*ports.observations, ports.action)
+        ],
+        "buffers": [
+            {
+                "name": spec.name,
+                "role": spec.role.value,
+                "shape": list(spec.shape),
+                "dtype": _dtype(spec.dtype),
+                "unit": spec.unit,
+                "size_bytes": sizes[spec.name],
+            }
+            for spec in layout.specs
+        ],
+        "capsule_bytes": forecast.capsule_bytes,
+        "memory": {
+            "device": forecast.device,
+            "needed_bytes": forecast.needed_bytes,
+            "free_bytes": forecast.memory.free_bytes,
+            "shared_with_host": forecast.memory.shared,
+            "slots": forecast.slots,
+            "rollback_depth": forecast.rollback_depth,
+            "named_snapshots": forecast.named_snapshots,
+            "items": [
+                {
+                    "name": item.name,
+                    "size_bytes": item.size_bytes,
+                    "on_host": item.host,
+                    "present": item.present,
+                    "detail": item.detail,
+                }
+                for item in forecast.items
+            ],
+            "refusal": refusal,
+        },
+    }
+
+
+def report(policy: Policy, layout: StateLayout, forecast: Forecast, refusal: str) -> str:
+    """Returns the same as ``to_json`` for people."""
+    from flashrt_ros.runtime.forecast import NOT_COUNTED
+
+    found = to_json(policy, layout, forecast, refusal)
+    chunk = ""
+    if found["plan_kind"] != "none":
+        chunk = f", chunks of {policy.chunk_size}, of which {policy.n_action_steps} are taken"
+    ports = [("port", "", "shape", "dtype", "unit", "elements")]
+    for port in found["ports"]:
+        need = port["direction"] if port["required"] else "optional"
+        shape, names = _shape(port["shape"]), _some(port["names"])
+        ports.append((port["key"], need, shape, port["dtype"], port["unit"], names))
+    buffers = [("buffer", "role", "shape", "dtype", "unit", "size")]
+    for row in found["buffers"]:
+        size = in_words(row["size_bytes"])
+        shape = _shape(row["shape"])
+        buffers.append((row["name"], row["role"], shape, row["dtype"], row["unit"], size))
+    memory = [(f"memory on {forecast.device}", "", "")]
+    for item in forecast.items:
+        memory.append((item.name, in_words(item.size_bytes), item.detail))
+    memory.append(("needed", in_words(forecast.needed_bytes), forecast.free_in_words()))
+    lines = [
+        f"{policy.family}: plans: {found['plan_kind']}{chunk}",
+        "",
+        *_table(ports),
+        "",
+        *_table(buffers),
+        "",
+        f"a capsule weighs {in_words(forecast.capsule_bytes)}: all state, each buffer padded",
+        "",
+        *_table(memory),
+    ]
+    if forecast.device != "cpu":
+        lines.append(f"not counted: {NOT_COUNTED}")
+    if refusal:
+        lines += ["", refusal]
+    return "\n".join(lines)
+
+
+def _table(rows: Sequence[Sequence[str]]) -> Iterable[str]:
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    for row in rows:
+        yield "  ".join(
+            f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)
+        ).rstrip()
+
+
+def _shape(shape: Sequence[int]) -> str:
+    return "x".join(map(str, shape)) or "scalar"
+
+
+def _some(names: Sequence[str]) -> str:
+    more = len(names) - ELEMENTS_SHOWN
+    return ", ".join(names[:ELEMENTS_SHOWN]) + (f" and {more} more" if more > 0 else "")
+
+
+def _dtype(dtype: object) -> str:
+    return str(dtype).removeprefix("torch.")
