@@ -30,7 +30,7 @@ specs = st.lists(
     max_size=12,
     unique_by=lambda spec: spec.name,
 )
-STATE = BufferSpec("zz", (3,), torch.float32, Role.STATE)
+STATE = BufferSpec("zz.longest", (3,), torch.float32, Role.STATE)
 
 
 @given(specs)
@@ -81,12 +81,12 @@ def test_state_is_ordered_as_declared() -> None:
 def test_views_are_read_only_mappings() -> None:
     arena = Arena(StateLayout([STATE]), open_device("cpu"))
     with pytest.raises(TypeError):
-        arena.state["zz"] = torch.zeros(3)  # type: ignore[index]
+        arena.state[STATE.name] = torch.zeros(3)  # type: ignore[index]
 
 
 def test_names_must_be_unique_whatever_the_role() -> None:
-    twin = BufferSpec("zz", (1,), torch.int64, Role.INPUT)
-    with pytest.raises(SpecError, match="'zz' is declared twice"):
+    twin = BufferSpec(STATE.name, (1,), torch.int64, Role.INPUT)
+    with pytest.raises(SpecError, match="'zz.longest' is declared twice"):
         StateLayout([STATE, twin])
 
 
@@ -96,7 +96,7 @@ def test_a_layout_needs_state() -> None:
 
 
 def test_find_names_what_there_is() -> None:
-    with pytest.raises(SpecError, match=r"no buffer 'y' is declared; declared are: zz"):
+    with pytest.raises(SpecError, match=r"no buffer 'y' is declared; declared are: zz.longest"):
         StateLayout([STATE]).find("y")
 
 
