@@ -1,7 +1,7 @@
 """Policies for tests of the node, simple enough to foresee every action.
 
-Both read four elements of ``observation.state`` (two positions, two velocities) and command two
-positions. ``FACTORY`` names below are given to the node as ``node_policies:follow`` and so on.
+All read four elements of ``observation.state`` (two positions, two velocities) and command two
+positions. The functions below are given to the node as ``node_policies:follow`` and so on.
 """
 
 from __future__ import annotations
@@ -19,7 +19,26 @@ from flashrt_ros.runtime.policy import Buffers, PlanKind, Policy, Port, Ports
 STEP_RAD = 0.01
 
 
-class Follow(Policy):
+class TwoJoints(Policy):
+    """What the policies for the tests' robot have in common: no weights, one input, one action."""
+
+    def __init__(self) -> None:
+        self._module = nn.Module()
+
+    def config(self) -> Mapping[str, object]:
+        return {}
+
+    def module(self) -> nn.Module:
+        return self._module
+
+    def ports(self) -> Ports:
+        return Ports(
+            observations=(Port("observation.state", "state_in", (4,)),),
+            action=Port("action", "action_out", (2,)),
+        )
+
+
+class Follow(TwoJoints):
     """Commands the measured positions plus ``offset`` plus 0.01 rad for each step so far.
 
     Attributes:
@@ -31,28 +50,19 @@ class Follow(Policy):
     family = "follow"
 
     def __init__(self, offset: float = 0.0, slow_s: float = 0.0, bad_step: int = -1) -> None:
+        super().__init__()
         self.offset = offset
         self.slow_s = slow_s
         self.bad_step = bad_step
-        self._module = nn.Module()
 
     def config(self) -> Mapping[str, object]:
         return {"bad_step": self.bad_step}
-
-    def module(self) -> nn.Module:
-        return self._module
 
     def layout(self) -> tuple[BufferSpec, ...]:
         return (
             BufferSpec("count", (1,), torch.float32, Role.STATE),
             BufferSpec("state_in", (4,), torch.float32, Role.INPUT),
             BufferSpec("action_out", (2,), torch.float32, Role.OUTPUT, "rad"),
-        )
-
-    def ports(self) -> Ports:
-        return Ports(
-            observations=(Port("observation.state", "state_in", (4,)),),
-            action=Port("action", "action_out", (2,)),
         )
 
     def reset_(self, state: Buffers) -> None:
@@ -69,23 +79,13 @@ class Follow(Policy):
         state["count"].add_(1.0)
 
 
-class FollowChunks(Policy):
+class FollowChunks(TwoJoints):
     """Plans four rows beside: the measured positions, then 0.01 rad farther each row."""
 
     family = "follow_chunks"
     plan_kind = PlanKind.BESIDE
     chunk_size = 4
     n_action_steps = 4
-
-    def __init__(self, slow_s: float = 0.0) -> None:
-        self.slow_s = slow_s
-        self._module = nn.Module()
-
-    def config(self) -> Mapping[str, object]:
-        return {}
-
-    def module(self) -> nn.Module:
-        return self._module
 
     def layout(self) -> tuple[BufferSpec, ...]:
         return (
@@ -96,19 +96,11 @@ class FollowChunks(Policy):
             BufferSpec("action_out", (2,), torch.float32, Role.OUTPUT, "rad"),
         )
 
-    def ports(self) -> Ports:
-        return Ports(
-            observations=(Port("observation.state", "state_in", (4,)),),
-            action=Port("action", "action_out", (2,)),
-        )
-
     def reset_(self, state: Buffers) -> None:
         state["chunk.actions"].zero_()
         state["chunk.cursor"].zero_()
 
     def plan(self, state: Buffers, inputs: Buffers, outputs: Buffers) -> None:
-        if self.slow_s:
-            time.sleep(self.slow_s)
         rows = STEP_RAD * torch.arange(4.0)[:, None]
         outputs["planned"].copy_(inputs["state_in"][:2] + rows)
 
@@ -126,17 +118,5 @@ def follow(directory: Path | None) -> Policy:
     return Follow()
 
 
-def far_off(directory: Path | None) -> Policy:
-    return Follow(offset=1.0)
-
-
-def chunks(directory: Path | None) -> Policy:
-    return FollowChunks()
-
-
 def slow(directory: Path | None) -> Policy:
     return Follow(slow_s=0.4)
-
-
-def slow_chunks(directory: Path | None) -> Policy:
-    return FollowChunks(slow_s=2.0)

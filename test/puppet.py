@@ -6,15 +6,14 @@ It has a memory and draws noise at every step, so that any continuation tells wh
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch import nn
+from node_policies import FollowChunks, TwoJoints
 
 from flashrt_ros.runtime import noise
 from flashrt_ros.runtime.buffers import BufferSpec, Role
-from flashrt_ros.runtime.policy import Buffers, PlanKind, Policy, Port, Ports
+from flashrt_ros.runtime.policy import Buffers, Policy
 
 SLOW_S = 2.0
 SLOW, NAN, RAISES, FAR, BEYOND = 1.0, 2.0, 3.0, 4.0, 5.0
@@ -24,19 +23,10 @@ ROW_RAD = 0.001
 """Between two rows of a chunk."""
 
 
-class Puppet(Policy):
+class Puppet(TwoJoints):
     """Commands at most 0.05 rad off the measured positions, by memory and noise."""
 
     family = "puppet"
-
-    def __init__(self) -> None:
-        self._module = nn.Module()
-
-    def config(self) -> Mapping[str, object]:
-        return {}
-
-    def module(self) -> nn.Module:
-        return self._module
 
     def layout(self) -> tuple[BufferSpec, ...]:
         return (
@@ -44,12 +34,6 @@ class Puppet(Policy):
             BufferSpec("state_in", (4,), torch.float32, Role.INPUT),
             BufferSpec("draw", (2,), torch.float32, Role.SCRATCH),
             BufferSpec("action_out", (2,), torch.float32, Role.OUTPUT, "rad"),
-        )
-
-    def ports(self) -> Ports:
-        return Ports(
-            observations=(Port("observation.state", "state_in", (4,)),),
-            action=Port("action", "action_out", (2,)),
         )
 
     def reset_(self, state: Buffers) -> None:
@@ -69,26 +53,10 @@ class Puppet(Policy):
         outputs["action_out"].copy_(action)
 
 
-class Planner(Puppet):
+class Planner(FollowChunks):
     """Plans chunks beside: the measured positions, then a little farther each row."""
 
     family = "planner_puppet"
-    plan_kind = PlanKind.BESIDE
-    chunk_size = 4
-    n_action_steps = 4
-
-    def layout(self) -> tuple[BufferSpec, ...]:
-        return (
-            BufferSpec("chunk.actions", (4, 2), torch.float32, Role.STATE, "rad"),
-            BufferSpec("chunk.cursor", (1,), torch.int64, Role.STATE),
-            BufferSpec("state_in", (4,), torch.float32, Role.INPUT),
-            BufferSpec("planned", (4, 2), torch.float32, Role.OUTPUT, "rad"),
-            BufferSpec("action_out", (2,), torch.float32, Role.OUTPUT, "rad"),
-        )
-
-    def reset_(self, state: Buffers) -> None:
-        state["chunk.actions"].zero_()
-        state["chunk.cursor"].zero_()
 
     def plan(self, state: Buffers, inputs: Buffers, outputs: Buffers) -> None:
         # What it saw is taken before it dawdles: a late chunk is recognised by its positions.
@@ -98,15 +66,6 @@ class Planner(Puppet):
         if float(seen[2]) == RAISES:
             raise RuntimeError("the puppet's string broke")
         outputs["planned"].copy_(seen[:2] + ROW_RAD * torch.arange(4.0)[:, None])
-
-    def adopt(self, state: Buffers, inputs: Buffers, outputs: Buffers) -> None:
-        state["chunk.actions"].copy_(outputs["planned"])
-        state["chunk.cursor"].zero_()
-
-    def act(self, state: Buffers, inputs: Buffers, outputs: Buffers) -> None:
-        row = state["chunk.actions"].index_select(0, state["chunk.cursor"].clamp(max=3))
-        outputs["action_out"].copy_(row[0])
-        state["chunk.cursor"].add_(1)
 
 
 def large(directory: Any = None) -> Policy:

@@ -11,15 +11,20 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from chunk_predictors import Straight
 from control_rig import PERIOD_NS, Lists, Rig, close, plan_ready
 from node_policies import STEP_RAD, Follow, FollowChunks
 
 from flashrt_ros.errors import ErrorCode, FlashRTError
+from flashrt_ros.policies.chunked import ChunkedPolicy
 from flashrt_ros.ros.control import Control
 from flashrt_ros.ros.motion import Mode
 from flashrt_ros.ros.planner import Planner
 from flashrt_ros.ros.stepper import Stepper
 from flashrt_ros.ros.verbs import Verb
+from flashrt_ros.runtime.buffers import BufferSpec, Role
+from flashrt_ros.runtime.policy import Buffers, Port
 
 
 def test_runs_and_records() -> None:
@@ -190,6 +195,37 @@ def test_plans_run_beside_and_are_adopted_at_a_boundary() -> None:
     rig.tick()
     assert rig.mode is Mode.RUNNING, "a gap between chunks repeats the last command"
     assert rig.positions[-1] == rig.positions[-2]
+    rig.stepper.close()
+
+
+def test_first_chunk_begins_at_its_first_row_however_long_it_took() -> None:
+    """Nothing was done while it was planned, so nothing of it is to be skipped."""
+    ready = threading.Event()
+
+    class Late(Straight):
+        def predict(
+            self, state: Buffers, inputs: Buffers, chunk_HA: torch.Tensor, outputs: Buffers
+        ) -> None:
+            assert ready.wait(10.0)
+            seen = inputs["observation.state"][:2]
+            chunk_HA.copy_(seen + STEP_RAD * torch.arange(5.0)[:, None])
+
+        def layout(self) -> tuple[BufferSpec, ...]:
+            return (BufferSpec("observation.state", (4,), torch.float32, Role.INPUT),)
+
+        def observations(self) -> tuple[Port, ...]:
+            return (Port("observation.state", "observation.state", (4,)),)
+
+    ready.set()  # for the warm-up
+    rig = Rig(ChunkedPolicy(Late(5), 4))
+    ready.clear()
+    rig.tick(6)
+    assert not rig.out.sent
+    ready.set()
+    plan_ready(rig)
+    rig.tick()
+    assert [step.chunk_index for step in rig.out.steps] == [0]
+    assert close(rig.positions[0], 0.1, 0.2)
     rig.stepper.close()
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from control_rig import Rig
 from node_policies import Follow
 
@@ -90,7 +91,7 @@ def test_stop_while_a_step_is_computed_withholds_its_command() -> None:
     rig.tick()
     assert [command.fields["velocity"] for command in rig.out.sent[sent:]] == [[0.0, 0.0]]
     assert not rig.out.steps[-1].published
-    assert "stopped" in rig.out.steps[-1].hold_reason
+    assert "~/stop" in rig.out.steps[-1].hold_reason
 
 
 def test_halt_without_motion_sends_no_old_position() -> None:
@@ -121,12 +122,21 @@ def test_restore_holds_and_continues_bit_equal() -> None:
     assert rig.session.state_digest() == after
 
 
-def test_restore_with_publish_demands_newer_input() -> None:
+@pytest.mark.parametrize(
+    ("verb", "fields"),
+    [
+        ("restore", {"name": "here", "publish": True}),
+        ("rollback", {"steps": 1, "publish": True}),
+        ("reset_episode", {}),
+        ("reset_episode", {"set_seed": True, "seed": 5}),
+    ],
+)
+def test_what_changes_the_state_demands_newer_input(verb: str, fields: dict[str, Any]) -> None:
     rig = Rig()
     rig.tick(3)
     rig.ask("snapshot", name="here")
     rig.hear()
-    answer = rig.ask("restore", name="here", publish=True)
+    answer = rig.ask(verb, **fields)
     assert "newer than this" in answer.message
     sent = len(rig.out.sent)
     rig.tick(hear=False)

@@ -154,6 +154,24 @@ def test_cuda_is_imported_where_it_belongs(path: Path) -> None:
             assert not eager, where
 
 
+def test_only_the_outermost_loops_spin() -> None:
+    """A spin within a callback keeps every other callback waiting, or deadlocks."""
+    loops = {
+        "demo/client.py",
+        "ros/bench_peer.py",
+        "ros/play.py",
+        "ros/probe.py",
+        "ros/runner.py",
+    }
+    spinning = {
+        str(path.relative_to(PACKAGE))
+        for path in SOURCES
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Attribute) and node.attr.startswith("spin")
+    }
+    assert spinning == loops
+
+
 @pytest.mark.parametrize("path", SOURCES, ids=lambda p: str(p.relative_to(PACKAGE)))
 def test_files_stay_short(path: Path) -> None:
     lines = len(path.read_text(encoding="utf-8").splitlines())

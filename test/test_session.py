@@ -10,7 +10,7 @@ import gc
 import random
 import threading
 import weakref
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -94,6 +94,29 @@ def test_actions_are_counted() -> None:
     kept = taken[0].values.clone()
     session.step(observations(9))
     assert torch.equal(taken[0].values, kept)
+
+
+def test_nothing_is_prepared_again_after_construction(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second episode costs no reload and no recapture, and neither does any verb."""
+    prepared: list[str] = []
+    prepare = GraphPlan.prepare
+
+    def counted(plan: GraphPlan, *arguments: Any) -> None:
+        prepared.append(plan.name)
+        prepare(plan, *arguments)
+
+    monkeypatch.setattr(GraphPlan, "prepare", counted)
+    policy = ToyChunk()
+    session = PolicySession(policy)
+    assert sorted(prepared) == ["act", "adopt", "plan"], "control: the count counts"
+    monkeypatch.setattr(policy, "module", None)  # the weights are not asked for either
+    for episode in range(3):
+        session.reset_(seed=episode)
+        session.step(observations(0))
+        session.snapshot("a", replace=True)
+        session.restore("a")
+        session.rollback(1)
+    assert len(prepared) == 3
 
 
 def test_no_address_moves_and_no_pool_grows() -> None:

@@ -14,9 +14,11 @@ from typing import Any
 
 import puppet
 import pytest
+from builtin_interfaces.msg import Time
 from flashrt_ros.msg import CapsuleEvent, PolicyStatus
 from node_peer import BEST_EFFORT, Robot
 from rclpy.qos import DurabilityPolicy, QoSProfile
+from rosgraph_msgs.msg import Clock
 from sensor_msgs.msg import JointState
 from stage import Stage, arm_contract
 
@@ -274,6 +276,37 @@ def test_jump_back_in_time_is_cleared_reported_and_survived(
     stage.diagnostics.clear()
     entry = stage.wait_diagnostic("input /joint_states", "ok", level=0)
     assert {v.key: v.value for v in entry.values}["jumps back in time"] == "1"
+
+
+def test_clock_that_goes_back_is_survived(stage: Stage) -> None:
+    """As when a bag is played again and again with --clock."""
+    publisher = stage.peer.node.create_publisher(Clock, "/clock", QoSProfile(depth=10))
+
+    def tell(second: int) -> None:
+        publisher.publish(Clock(clock=Time(sec=second)))
+
+    def told(second: int) -> bool:
+        tell(second)
+        return bool(stage.statuses) and stage.statuses[-1].header.stamp.sec == second
+
+    stage.run(use_sim_time=True)
+    try:
+        stage.peer.wait(lambda: told(50), "a status at the simulated time")
+        stage.wait_steps(3)
+        before = stage.steps[-1]
+        begun = len(stage.process.output())
+        log = stage.process.output
+        tell(20)
+        stage.peer.wait(lambda: "went back by 30.000 s" in log()[begun:], "a word", seen=log)
+        stage.wait_running()
+        stage.wait_steps(3)
+        after = stage.steps[-1]
+        assert after.episode == before.episode, "on_time_jump: hold"
+        assert after.step > before.step
+        assert log()[begun:].count("went back by") == 1
+    finally:
+        assert stage.set(use_sim_time=False).successful
+        stage.peer.node.destroy_publisher(publisher)
 
 
 # Quality of service
