@@ -22,6 +22,7 @@ from flashrt_ros.hardware.memory import Memory, available_bytes, in_words
 from flashrt_ros.ros.trial import Trial
 from flashrt_ros.runtime.device import open_device
 from flashrt_ros.runtime.device.cpu import CpuDevice
+from flashrt_ros.runtime.device.cuda import CudaDevice
 from flashrt_ros.runtime.engine import complete_layout
 from flashrt_ros.runtime.forecast import Forecast, Item, make_forecast
 from flashrt_ros.runtime.policy import Policy
@@ -263,6 +264,44 @@ def test_memory_of_this_host_is_known() -> None:
     memory = open_device("cpu").memory()
     assert memory.free_bytes is not None
     assert memory.shared
+
+
+def gpu(monkeypatch: pytest.MonkeyPatch, integrated: bool = False) -> CudaDevice:
+    """A GPU that need not be there: 1000 bytes free, of 300 given back 100 to torch alone."""
+    figures = {"mem_get_info": (1000, 4000), "memory_reserved": 300, "memory_allocated": 200}
+    for name, figure in figures.items():
+        monkeypatch.setattr(torch.cuda, name, lambda device, figure=figure: figure)
+    monkeypatch.setattr("flashrt_ros.runtime.device.cuda.available_bytes", lambda: 7000)
+    device = object.__new__(CudaDevice)
+    device.name, device.torch_device = "cuda:0", torch.device("cuda", 0)
+    device.integrated = integrated
+    return device
+
+
+def test_memory_of_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert gpu(monkeypatch).memory() == Memory(1100, 7000, shared=False)
+    assert gpu(monkeypatch, integrated=True).memory() == Memory(7000, 7000, shared=True)
+    # A system that does not say what is available: then what the driver says.
+    thor = gpu(monkeypatch, integrated=True)
+    monkeypatch.setattr("flashrt_ros.runtime.device.cuda.available_bytes", lambda: None)
+    assert thor.memory() == Memory(1100, None, shared=True)
+
+
+@pytest.mark.parametrize("integrated", [False, True])
+def test_forecast_of_a_gpu(integrated: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    policy = ToyRecurrent()
+    layout = complete_layout(policy)
+    found = make_forecast(policy, layout, gpu(monkeypatch, integrated), 1 << 16, 3)
+    sizes = {item.name: item.size_bytes for item in found.items}
+    assert sizes["weights"] > 0
+    assert not any(item.present for item in found.items)
+    assert sizes["workspaces"] == CudaDevice.workspace_bytes > 0
+    assert sizes["mirrors"] == layout.input_bytes + 3 * 4
+    # The mirrors lie in the host's memory, which is the device's own where they are one.
+    host_bytes = 0 if integrated else sizes["mirrors"]
+    assert found.needed_bytes == sum(sizes.values()) - host_bytes
+    with pytest.raises(NoMemoryError, match="without any rollback it still takes"):
+        found.check()
 
 
 @pytest.mark.cuda
