@@ -1,14 +1,13 @@
 """Policies for tests of the node, simple enough to foresee every action.
 
 All read four elements of ``observation.state`` (two positions, two velocities) and command two
-positions. The functions below are given to the node as ``node_policies:follow`` and so on.
+positions.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from pathlib import Path
 
 import torch
 from torch import nn
@@ -112,11 +111,3 @@ class FollowChunks(TwoJoints):
         row = state["chunk.actions"].index_select(0, state["chunk.cursor"].clamp(max=3))
         outputs["action_out"].copy_(row[0])
         state["chunk.cursor"].add_(1)
-
-
-def follow(directory: Path | None) -> Policy:
-    return Follow()
-
-
-def slow(directory: Path | None) -> Policy:
-    return Follow(slow_s=0.4)

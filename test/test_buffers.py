@@ -86,7 +86,7 @@ def test_views_are_read_only_mappings() -> None:
 
 def test_names_must_be_unique_whatever_the_role() -> None:
     twin = BufferSpec(STATE.name, (1,), torch.int64, Role.INPUT)
-    with pytest.raises(SpecError, match="'zz.longest' is declared twice"):
+    with pytest.raises(SpecError, match=r"'zz\.longest' is declared twice"):
         StateLayout([STATE, twin])
 
 

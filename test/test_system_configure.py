@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import torch
+import yaml
 from flashrt_ros.msg import PolicyStatus
 from lifecycle_msgs.msg import State, Transition
 from rcl_interfaces.srv import DescribeParameters
@@ -21,6 +22,9 @@ from stage import Stage, arm_contract, write_contract
 
 from flashrt_ros.errors import ErrorCode
 from flashrt_ros.hardware.memory import available_bytes
+from flashrt_ros.ros.parameters import DECLARATIONS
+
+ROOT = Path(__file__).resolve().parents[1]
 
 pytestmark = pytest.mark.ros
 POLICY = "puppet:Puppet"
@@ -167,13 +171,31 @@ def test_parameters_of_configure_are_refused_while_configured(stage: Stage) -> N
     stage.wait_steps(3)
 
 
-def test_every_parameter_is_described(stage: Stage) -> None:
-    names = ["policy", "contract", "device", "seed", "store_bytes", "dry_run", "miss_limit_s"]
+def test_every_parameter_is_described_and_in_the_file(stage: Stage) -> None:
+    """Numbers have a range, in which the file's value lies; the file names every default."""
+    file = yaml.safe_load((ROOT / "config" / "policy_node.yaml").read_text(encoding="utf-8"))
+    listed = file["/**"]["ros__parameters"]
     service = stage.name("describe_parameters")
-    described = stage.peer.call(DescribeParameters, service, names=names).descriptors
-    assert all(d.description for d in described)
-    ranged = {d.name for d in described if d.integer_range or d.floating_point_range}
-    assert ranged == {"seed", "store_bytes", "miss_limit_s"}
+    described = stage.peer.call(DescribeParameters, service, names=list(listed)).descriptors
+    assert len(described) == len(listed), "the file has a parameter that is none of the node's"
+    for descriptor in described:
+        assert descriptor.description, descriptor.name
+        value = listed[descriptor.name]
+        if isinstance(value, (int, float)) and not isinstance(value, bool):
+            (limits,) = descriptor.integer_range or descriptor.floating_point_range
+            assert limits.from_value <= value <= limits.to_value
+    assert [d.name for d in described if d.read_only] == ["autostart"]
+    assert {d.name: d.default for d in DECLARATIONS} == listed
+
+
+def test_parameter_that_is_none_is_said(tmp_path: Path) -> None:
+    """A typing error in a file of parameters is easily overlooked: rclpy says nothing."""
+    parameters = {"miss_limits_s": 0.1, "use_sim_time": False}
+    with Stage(tmp_path, parameters=parameters) as stage:
+        text = stage.process.output()
+        assert "'miss_limits_s' is none of this node's" in text
+        assert "did you mean 'miss_limit_s'?" in text
+        assert text.count("has no effect") == 1, "control: use_sim_time is a parameter"
 
 
 @pytest.mark.slow
