@@ -11,7 +11,6 @@ import tempfile
 from collections import Counter
 from collections.abc import Collection, Iterator
 from pathlib import Path
-from types import TracebackType
 
 from flashrt_ros.bag.directory import find, unpack
 from flashrt_ros.bag.mcap_file import McapFile
@@ -110,12 +109,7 @@ class BagReader:
         """Returns itself."""
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Closes all files."""
         self.close()
 

@@ -13,7 +13,6 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 
 import flashrt_ros
 from flashrt_ros.errors import InternalError, StorageError, UnsupportedError
@@ -168,12 +167,7 @@ class Process:
             return "\n".join(f"  {line}" for line in lines[-LOG_LINES:]) or "  (none)"
         return "  (none)"
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Ends it: SIGINT, and SIGKILL if that does not do."""
         if self._process.poll() is not None:
             return

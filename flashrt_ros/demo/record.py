@@ -6,7 +6,6 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from diagnostic_msgs.msg import DiagnosticArray
@@ -120,12 +119,7 @@ class Recorder:
         self._subscriptions = [self._subscribe(topic, store) for topic in self.topics]
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._open = False
         self._writer.close()
 
