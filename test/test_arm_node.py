@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 
 from flashrt_ros.demo.arm import tip_of
-from flashrt_ros.demo.process import free_domain, set_environment
 from flashrt_ros.demo.task import HOME_RAD, RING_CENTRE_M
+from flashrt_ros.process import free_domain, set_environment
 
 rclpy = pytest.importorskip("rclpy")
 pytestmark = pytest.mark.ros

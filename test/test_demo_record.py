@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from flashrt_ros.demo.process import free_domain, set_environment
 from flashrt_ros.errors import StorageError
+from flashrt_ros.process import free_domain, set_environment
 
 rclpy = pytest.importorskip("rclpy")
 pytestmark = pytest.mark.ros

@@ -47,7 +47,6 @@ class FakeStage:
         self.commands: list[tuple[float, ...]] = []
         self.pictures: list[str] = []
         self.memory: Any = None
-        self.homeward = 0
         self.capsules: dict[str, Any] = {}
         self.judge: Judge | None = None
 
@@ -81,7 +80,6 @@ class FakeStage:
         self.log.append("bump")
 
     def look_for_home(self) -> None:
-        self.homeward += 1
 
     def at_home(self) -> bool:
         return True

@@ -23,7 +23,7 @@ from flashrt_ros.ros.motion import Mode
 from flashrt_ros.ros.verbs import Answer, Verb
 from flashrt_ros.runtime.policy import Policy
 
-MAX_STEP, MAX_DISTANCE, MAX_AGE_NS = 0.2, 0.3, 100 * MS
+MAX_STEP, MAX_AGE_NS = 0.2, 100 * MS
 MISS_LIMIT_S = 0.3
 SLACK = 1e-6
 
@@ -86,7 +86,6 @@ class Driver:
         self.last: np.ndarray[Any, Any] | None = None
         self.last_ns = 0
         self.ticks: list[int] = []
-        self.counted = 0
         self.digests: dict[str, str] = {}
         self.pinned: set[str] = set()
         self.late: list[tuple[str, dict[str, Any], Verb]] = []

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
-import random
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
-import flashrt_ros
 from flashrt_ros.errors import DeadlineError
+from flashrt_ros.process import free_domain, node_command, private_environment, with_this_package
 
-NODE = "import sys; from flashrt_ros.ros.policy_node import main; sys.exit(main())"
 PATIENCE_S = 120.0
-DOMAINS = (90, 101)
 CONTROL_HZ = 50.0
 JOINTS = 14
 """Joints of the stand-in robot; the policy commands the first seven of them."""
@@ -59,13 +55,9 @@ class Stage:
         self._folder = tempfile.TemporaryDirectory(prefix="flashrt_ros_bench_")
         self.folder = Path(self._folder.name)
         self._processes: list[subprocess.Popen[str]] = []
-        root = str(Path(flashrt_ros.__file__).parents[1])
+        private = private_environment(free_domain(), self.folder / "log")
         self._environment = {
-            **os.environ,
-            "PYTHONPATH": os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH", "")])),
-            "ROS_AUTOMATIC_DISCOVERY_RANGE": "LOCALHOST",
-            "ROS_DOMAIN_ID": str(random.SystemRandom().randint(*DOMAINS)),
-            "ROS_LOG_DIR": str(self.folder / "log"),
+            **with_this_package(private),
             # Threads of an operator that wait for each other would be measured, not the node.
             "OMP_NUM_THREADS": "1",
         }
@@ -82,9 +74,7 @@ class Stage:
     ) -> subprocess.Popen[str]:
         """Starts the policy node."""
         values = {"policy": policy, "contract": contract, "autostart": True, **parameters}
-        words = [f"{key}:={_yaml(value)}" for key, value in values.items()]
-        arguments = [word for value in words for word in ("-p", value)]
-        return self._start([sys.executable, "-c", NODE, "--ros-args", *arguments], quiet=True)
+        return self._start(node_command("flashrt_ros.ros.policy_node", values), quiet=True)
 
     def peer(self, role: str, **options: object) -> subprocess.Popen[str]:
         """Starts a peer of the node, see ``flashrt_ros.ros.bench_peer``."""
@@ -166,10 +156,6 @@ class Stage:
     def _last_words(self, process: subprocess.Popen[str]) -> str:
         path = self.folder / f"{self._processes.index(process)}.err"
         return "\n".join(path.read_text(errors="replace").splitlines()[-8:])
-
-
-def _yaml(value: object) -> str:
-    return json.dumps(value) if isinstance(value, (bool, int, float)) else str(value)
 
 
 def _name(process: subprocess.Popen[str]) -> str:

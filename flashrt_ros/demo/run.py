@@ -14,10 +14,10 @@ from contextlib import ExitStack
 from pathlib import Path
 from types import FrameType
 
-from flashrt_ros.demo.process import Process, free_domain, node_command, set_environment
 from flashrt_ros.demo.report import Report
 from flashrt_ros.demo.share import shared
 from flashrt_ros.errors import DeadlineError, InvalidArgumentError
+from flashrt_ros.process import Process, free_domain, node_command, set_environment
 
 START_S = 60.0
 """A loaded machine with a cold disk takes long to import torch."""

@@ -17,15 +17,10 @@ class PlanningSession(Protocol):
 
 
 class Planner:
-    """Runs ``PlanKind.BESIDE`` plans; the control thread begins and adopts them.
-
-    Attributes:
-        duration_ms: Length of the last plan, steady clock; NaN before the first.
-    """
+    """Runs ``PlanKind.BESIDE`` plans; the control thread begins and adopts them."""
 
     def __init__(self, session: PlanningSession, torch_threads: int = 1) -> None:
         """Starts the thread."""
-        self.duration_ms = float("nan")
         self._session = session
         self._torch_threads = torch_threads
         self._condition = threading.Condition()
@@ -106,13 +101,11 @@ class Planner:
                     self._condition.wait()
                 ticket = self._ticket
             error: BaseException | None = None
-            begun_ns = time.monotonic_ns()
             try:
                 self._session.run_plan(ticket)
             except BaseException as raised:
                 error = raised
             with self._condition:
-                self.duration_ms = (time.monotonic_ns() - begun_ns) / 1e6
                 # Another one was begun meanwhile: this one was dropped, so is its error.
                 if self._ticket is ticket or self._ticket is None:
                     self._running = False

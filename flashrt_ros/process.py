@@ -1,4 +1,7 @@
-"""The demonstration's processes: started in a private ROS domain, and all ended again."""
+"""Our nodes in processes of their own: a ROS domain that is free, and none left behind.
+
+For the demonstration and the benchmarks; imports no rclpy, which reads the environment at once.
+"""
 
 from __future__ import annotations
 
@@ -54,18 +57,36 @@ def _unused(domain: int) -> bool:
     return True
 
 
-def set_environment(domain: int, log_directory: Path) -> None:
-    """Sets what this process and its children read when they join ROS.
+def private_environment(domain: int, log_directory: Path) -> dict[str, str]:
+    """Environment of processes that talk among themselves, on this machine only.
 
     Args:
         domain: Number of the ROS domain.
         log_directory: For the nodes' log files.
     """
-    os.environ["ROS_DOMAIN_ID"] = str(domain)
-    os.environ["ROS_AUTOMATIC_DISCOVERY_RANGE"] = "LOCALHOST"
-    os.environ["ROS_LOG_DIR"] = str(log_directory)
+    environment = {
+        **os.environ,
+        "ROS_DOMAIN_ID": str(domain),
+        "ROS_AUTOMATIC_DISCOVERY_RANGE": "LOCALHOST",
+        "ROS_LOG_DIR": str(log_directory),
+    }
     # Set by an older set-up, it would overrule the range.
+    environment.pop("ROS_LOCALHOST_ONLY", None)
+    return environment
+
+
+def with_this_package(environment: Mapping[str, str]) -> dict[str, str]:
+    """The environment in which a child imports the flashrt_ros that this process has imported."""
+    parent = str(Path(flashrt_ros.__file__).resolve().parents[1])
+    places = [parent, *filter(None, environment.get("PYTHONPATH", "").split(os.pathsep))]
+    return {**environment, "PYTHONPATH": os.pathsep.join(places)}
+
+
+def set_environment(domain: int, log_directory: Path) -> None:
+    """Puts this process and its children into ``private_environment``; before rclpy is loaded."""
+    environment = private_environment(domain, log_directory)
     os.environ.pop("ROS_LOCALHOST_ONLY", None)
+    os.environ.update(environment)
 
 
 def node_command(module: str, parameters: Mapping[str, object]) -> list[str]:
@@ -122,10 +143,7 @@ class Process:
             StorageError: Its log file cannot be written.
             InternalError: It cannot be started.
         """
-        parent = str(Path(flashrt_ros.__file__).resolve().parents[1])
-        places = [parent, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(places)}
-        environment["PYTHONUNBUFFERED"] = "1"
+        environment = {**with_this_package(os.environ), "PYTHONUNBUFFERED": "1"}
         try:
             with self.log.open("wb") as log:
                 self._process = subprocess.Popen(
