@@ -80,6 +80,7 @@ class FakeStage:
         self.log.append("bump")
 
     def look_for_home(self) -> None:
+        pass
 
     def at_home(self) -> bool:
         return True
