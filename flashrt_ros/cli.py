@@ -53,6 +53,11 @@ COMMANDS = (
     Command("check", "run the conformance suite on a policy", "flashrt_ros.check_command"),
     Command("bench", "measure the published figures on this machine", "flashrt_ros.bench.command"),
     Command("demo", "run the demonstration and print its table", "flashrt_ros.demo.run"),
+    Command(
+        "capsule",
+        "list, show, compare, verify and remove capsule files",
+        "flashrt_ros.capsule_command",
+    ),
     Command("play", "publish a recording at its recorded times", "flashrt_ros.bag.play_command"),
 )
 

@@ -28,7 +28,8 @@ from flashrt_ros.ros.records import (
 )
 from flashrt_ros.ros.resumption import Options
 from flashrt_ros.ros.stepper import Stepper
-from flashrt_ros.ros.verbs import Answer, Verb, refusal
+from flashrt_ros.ros.storage import Storage
+from flashrt_ros.ros.verbs import Answer, Verb, VerbQueue, refusal
 from flashrt_ros.runtime.policy import PlanKind, Policy
 from flashrt_ros.runtime.session import PolicySession
 
@@ -104,6 +105,7 @@ class Rig:
         on_miss: str = "hold",
         miss_limit_s: float = 0.5,
         activate: bool = True,
+        capsule_dir: str = "",
         **changes: Any,
     ) -> None:
         policy = policy or Follow()
@@ -120,6 +122,8 @@ class Rig:
         self.session = PolicySession(policy, rollback_depth=8, store_bytes=1 << 20, warm_up=0)
         self.planner = Planner(self.session) if policy.plan_kind is PlanKind.BESIDE else None
         self.options = Options()
+        self.queue = VerbQueue()
+        self.storage = Storage(capsule_dir, self.queue, self.out)
         self.stepper = Stepper(
             self.session,
             self.contract,
@@ -129,6 +133,7 @@ class Rig:
             self.out,
             self.options,
             lambda: self.now_ns,
+            self.storage,
             self.planner,
         )
         self.handlers = Handlers(self.stepper)
@@ -178,6 +183,7 @@ class Rig:
             "names": [],
             "include_automatic": False,
             "force": False,
+            "file": "",
         }
         request = SimpleNamespace(**{**defaults, **fields})
         verb = Verb(

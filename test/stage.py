@@ -207,6 +207,7 @@ class Stage:
             "publish_chunk": True,
             "start_timeout_s": 10.0,
             "service_timeout_s": 20.0,
+            "capsule_dir": str(self.folder / "capsules"),
             "miss_limit_s": 5.0,  # a busy machine stalls for seconds
         }
         result = self.set(**{**defaults, **more})

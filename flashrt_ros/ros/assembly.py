@@ -14,6 +14,7 @@ from flashrt_ros.ros.parameters import Parameters
 from flashrt_ros.ros.planner import Planner
 from flashrt_ros.ros.records import Outlet
 from flashrt_ros.ros.stepper import Stepper
+from flashrt_ros.ros.storage import Storage
 from flashrt_ros.ros.trial import Trial
 from flashrt_ros.runtime.policy import PlanKind
 from flashrt_ros.runtime.session import PolicySession
@@ -28,6 +29,7 @@ def make_stepper(
     commander: Commander,
     motion: Motion,
     outlet: Outlet,
+    storage: Storage,
 ) -> Stepper:
     """Loads the policy, checks the contract against it, allocates, captures, warms up.
 
@@ -62,6 +64,7 @@ def make_stepper(
         outlet,
         settings.options,
         time.monotonic_ns,
+        storage,
         planner,
     )
 

@@ -17,6 +17,8 @@ from flashrt_ros.ros.records import EventKind
 from flashrt_ros.ros.status import capsule_record
 from flashrt_ros.ros.stepper import Stepper
 from flashrt_ros.ros.verbs import Answer, Verb, done
+from flashrt_ros.runtime.capsule_folder import file_name
+from flashrt_ros.runtime.transfer import StagedCapsule
 
 HELD = "on hold until ~/resume"
 Handler = Callable[[Any, Verb], "Answer | None"]
@@ -42,8 +44,8 @@ class Handlers:
         """See Snapshot.srv."""
         if request.tier not in ("", "device"):
             raise UnsupportedError(
-                f"tier: expected '' or 'device', found {request.tier!r}; other tiers are not "
-                "available in this version"
+                f"tier: expected '' or 'device', found {request.tier!r}; ~/save_capsule writes a "
+                "capsule to disk, and other tiers are not available in this version"
             )
         begun_ns = self._stepper.clock_ns()
         capsule = self._session.snapshot(request.name, request.pin, request.replace)
@@ -167,8 +169,8 @@ class Handlers:
         metadata = {
             "host": dataclasses.asdict(capsule.host),
             "noise_key": capsule.noise_key,
-            "state": dict(session.state_fingerprint.fields),
-            "exec": dict(session.exec_fingerprint.fields),
+            "state": dict(capsule.state_fingerprint.fields),
+            "exec": dict(capsule.exec_fingerprint.fields),
             "buffers": [
                 {
                     "name": slot.spec.name,
@@ -209,6 +211,42 @@ class Handlers:
         self._event(EventKind.DROP, begun_ns, verb, capsule)
         return done(f"capsule {capsule.name!r} dropped", bytes_freed=freed)
 
+    # Files
+
+    def save_capsule(self, request: Any, verb: Verb) -> None:
+        """See SaveCapsule.srv; answered by the storage thread, when the file is on the disk."""
+        storage = self._stepper.storage
+        storage.require()
+        if request.file:
+            file_name(request.file)
+        begun_ns = self._stepper.clock_ns()
+        capsule = self._session.store.get(request.name)
+        image = self._session.export(capsule)
+        event = self._stepper.event_record(EventKind.SAVE, begun_ns, **self._fields(verb, capsule))
+        storage.save(verb, image, request.file, request.replace, event)
+
+    def load_capsule(self, request: Any, verb: Verb) -> None:
+        """See LoadCapsule.srv; answered once the storage thread has read the file."""
+        storage = self._stepper.storage
+        storage.require()
+        file_name(request.file)
+        if request.name:
+            self._session.store.check_free(request.name)
+
+        def finish(staged: StagedCapsule) -> Answer:
+            begun_ns = self._stepper.clock_ns()
+            capsule = self._session.import_(staged, request.name, request.allow_inexact)
+            evicted = self._evictions(begun_ns)
+            self._event(EventKind.LOAD, begun_ns, verb, capsule)
+            gone = f"; evicted for it: {', '.join(evicted)}" if evicted else ""
+            return done(
+                f"capsule {capsule.name!r} holds the state before step {capsule.host.step} of "
+                f"episode {capsule.host.episode}{gone}",
+                capsule=capsule_record(self._session, capsule),
+            )
+
+        storage.load(verb, request.file, self._session, request.allow_inexact, finish)
+
     def _evictions(self, begun_ns: int) -> list[str]:
         evicted = list(self._session.last_evicted)
         for name in evicted:
@@ -225,10 +263,16 @@ class Handlers:
         **fields: Any,
     ) -> None:
         if capsule is not None:
-            fields.update(
-                id=capsule.id,
-                name=capsule.name,
-                parent_id=capsule.parent_id,
-                size_bytes=capsule.size_bytes,
-            )
-        self._stepper.event(kind, begun_ns, seed=seed, request_id=verb.request_id, **fields)
+            fields.update(self._fields(verb, capsule))
+        fields["request_id"] = verb.request_id
+        self._stepper.event(kind, begun_ns, seed=seed, **fields)
+
+    @staticmethod
+    def _fields(verb: Verb, capsule: Any) -> dict[str, Any]:
+        return {
+            "id": capsule.id,
+            "name": capsule.name,
+            "parent_id": capsule.parent_id,
+            "size_bytes": capsule.size_bytes,
+            "request_id": verb.request_id,
+        }

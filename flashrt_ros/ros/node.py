@@ -30,6 +30,7 @@ from flashrt_ros.ros.records import StatusRecord
 from flashrt_ros.ros.services import Services
 from flashrt_ros.ros.status import ModeLog
 from flashrt_ros.ros.stepper import Stepper
+from flashrt_ros.ros.storage import Storage
 from flashrt_ros.ros.verbs import Answer, done
 
 SUCCESS = TransitionCallbackReturn.SUCCESS
@@ -67,6 +68,7 @@ class PolicyNode(LifecycleNode):
         self._intake: Intake | None = None
         self._commander: Commander | None = None
         self._control: Control | None = None
+        self._storage: Storage | None = None
         self._subscriptions_by_topic: dict[str, Any] = {}
         self._services_of_policy = Services(
             self, self._motion, self._settings.options, self._outlet, self._at_once
@@ -149,8 +151,16 @@ class PolicyNode(LifecycleNode):
         intake = self._intake = Intake(contract, self._outlet)
 
         def make() -> Stepper:
+            assert self._storage is not None
             return make_stepper(
-                settings, policy_name, contract, intake, commander, self._motion, self._outlet
+                settings,
+                policy_name,
+                contract,
+                intake,
+                commander,
+                self._motion,
+                self._outlet,
+                self._storage,
             )
 
         self._control = Control(
@@ -160,6 +170,7 @@ class PolicyNode(LifecycleNode):
             settings["torch_threads"],
             settings["realtime_priority"],
         )
+        self._storage = Storage(settings["capsule_dir"], self._control.queue, self._outlet)
         self._control.start()
         self._outlet.open(contract, self.create_lifecycle_publisher, self._on_incompatible)
         self._subscribe(contract, intake)
@@ -237,6 +248,9 @@ class PolicyNode(LifecycleNode):
         self._motion.clean_up()
         self._services_of_policy.queue = None
         self._services_of_policy.ledger.clear()
+        # Before the control thread, which loads need for their end.
+        if self._storage is not None and not self._storage.close():
+            self.get_logger().error("clean-up: a capsule file is not done; it is left behind")
         if self._control is not None and not self._control.close():
             self.get_logger().error("clean-up: the control thread does not end; it is left behind")
         for subscription in self._subscriptions_by_topic.values():
@@ -248,6 +262,7 @@ class PolicyNode(LifecycleNode):
         self._outlet.resolved.clear()
         self._diagnostics.reset()
         self._control = self._intake = self._commander = self._contract = None
+        self._storage = None
         self._settings.locked = False
 
     def destroy_node(self) -> None:

@@ -137,7 +137,12 @@ DECLARATIONS: Sequence[Declaration] = (
         0,
         98,
     ),
-    Declaration("capsule_dir", "", CONFIGURE, "Folder of capsule files; not used in this version"),
+    Declaration(
+        "capsule_dir",
+        "~/.ros/flashrt_ros/capsules",
+        CONFIGURE,
+        "Folder of capsule files, made when the first one is saved; empty: no files",
+    ),
     Declaration(
         "miss_limit_s",
         0.5,

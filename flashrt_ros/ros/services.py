@@ -67,6 +67,8 @@ ON_CONTROL_THREAD = (
     Endpoint("list_capsules", ListCapsules),
     Endpoint("get_capsule", GetCapsule),
     Endpoint("drop_capsule", DropCapsule),
+    Endpoint("save_capsule", SaveCapsule),
+    Endpoint("load_capsule", LoadCapsule),
     Endpoint("resume", Command, active=True),
 )
 SEND_TIMEOUT_S = 1.0
@@ -74,8 +76,6 @@ SEND_TIMEOUT_S = 1.0
 AT_ONCE = ("pause", "stop", "clear_stop")
 """Answered by the callback itself: to stand still must not wait for an inference."""
 UNSUPPORTED = {
-    "save_capsule": (SaveCapsule, "capsule files"),
-    "load_capsule": (LoadCapsule, "capsule files"),
     "preview": (Preview, "previews of branches"),
 }
 

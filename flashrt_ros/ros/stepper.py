@@ -28,6 +28,7 @@ from flashrt_ros.ros.records import (
 )
 from flashrt_ros.ros.resumption import Options, Resumption
 from flashrt_ros.ros.status import element_names, same_kind, status_of
+from flashrt_ros.ros.storage import Storage
 from flashrt_ros.ros.timing import Timing
 from flashrt_ros.ros.trial import Trial
 from flashrt_ros.runtime.policy import Action
@@ -64,6 +65,7 @@ class Stepper:
         outlet: Outlet,
         options: Options,
         clock_ns: Callable[[], int],
+        storage: Storage,
         planner: Planner | None = None,
     ) -> None:
         """Takes over ``session``, which stands at step 0.
@@ -77,6 +79,7 @@ class Stepper:
             outlet: Records.
             options: See ``Options``.
             clock_ns: Steady clock.
+            storage: Capsule files.
             planner: For policies that plan beside; None for others.
         """
         self.session = session
@@ -88,6 +91,7 @@ class Stepper:
         self.options = options
         self.timing = Timing()
         self.clock_ns = clock_ns
+        self.storage = storage
         self._contract = contract
         self._planner = planner
         self._trial = Trial(session)
@@ -304,17 +308,19 @@ class Stepper:
 
     def event(self, kind: EventKind, begun_ns: int, **fields: Any) -> None:
         """Reports a verb that was carried out on the session."""
+        self.outlet.event(self.event_record(kind, begun_ns, **fields))
+
+    def event_record(self, kind: EventKind, begun_ns: int, **fields: Any) -> EventRecord:
+        """A verb that was carried out on the session up to now."""
         host = self.session.host
-        self.outlet.event(
-            EventRecord(
-                kind=kind,
-                tick=self.session.tick,
-                step=host.step,
-                episode=host.episode,
-                generation=self.session.generation,
-                duration_ms=(self.clock_ns() - begun_ns) / 1e6,
-                **{"task": host.task, **fields},
-            )
+        return EventRecord(
+            kind=kind,
+            tick=self.session.tick,
+            step=host.step,
+            episode=host.episode,
+            generation=self.session.generation,
+            duration_ms=(self.clock_ns() - begun_ns) / 1e6,
+            **{"task": host.task, **fields},
         )
 
     @property

@@ -18,6 +18,7 @@ from flashrt_ros.errors import (
 from flashrt_ros.runtime import noise
 from flashrt_ros.runtime.buffers import Arena
 from flashrt_ros.runtime.capsule import Capsule, new_id
+from flashrt_ros.runtime.capsule_image import CapsuleFacts
 from flashrt_ros.runtime.device import Device, Lane
 from flashrt_ros.runtime.fingerprint import Fingerprint
 from flashrt_ros.runtime.policy import HostRecord
@@ -114,7 +115,7 @@ class LiveState:
                 " first"
             )
 
-    def _check_fit(self, capsule: Capsule, allow_inexact: bool) -> None:
+    def _check_fit(self, capsule: Capsule | CapsuleFacts, allow_inexact: bool) -> None:
         other = self.state_fingerprint.difference(capsule.state_fingerprint)
         if other is not None:
             raise StateMismatchError(

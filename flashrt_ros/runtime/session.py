@@ -22,14 +22,15 @@ from flashrt_ros.runtime.pool import SlotPool
 from flashrt_ros.runtime.ring import RollbackRing
 from flashrt_ros.runtime.store import CapsuleStore
 from flashrt_ros.runtime.ticket import PlanTicket
-from flashrt_ros.runtime.verbs import Verbs
+from flashrt_ros.runtime.transfer import Transfer
 
 
-class PolicySession(Verbs):
+class PolicySession(Transfer):
     """Runs a policy and makes its execution state a thing that has a name.
 
     Construction allocates everything, captures every plan and resets into episode 0; no verb and
-    no step allocates device memory afterwards. All methods but ``run_plan`` belong to one thread.
+    no step allocates device memory afterwards. All methods but ``run_plan``, ``stage`` and
+    ``check_facts`` belong to one thread.
 
     Attributes:
         policy: As given.
@@ -101,6 +102,8 @@ class PolicySession(Verbs):
         self._engine = engine
         self._tickets = 0
         self.reset_()
+        # The first pinned memory of a size takes milliseconds, which the first export must not.
+        self.state_bytes()
 
     @property
     def plan_due(self) -> bool:

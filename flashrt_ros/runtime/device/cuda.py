@@ -152,6 +152,13 @@ class CudaDevice(Device):
         """See ``Device.synchronize``."""
         (self._current() or torch.cuda.current_stream()).synchronize()
 
+    def to_host(self, tensor: torch.Tensor) -> torch.Tensor:
+        """See ``Device.to_host``; pinned memory, which torch keeps for the next copy."""
+        copy = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+        copy.copy_(tensor.detach(), non_blocking=True)
+        self.synchronize()
+        return copy
+
     def facts(self) -> Mapping[str, str]:
         """See ``Device.facts``."""
         properties = torch.cuda.get_device_properties(self.torch_device)

@@ -1,0 +1,325 @@
+"""The header of a capsule file: one canonical text for each capsule, and nothing else accepted.
+
+See docs/capsules.md for the format.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+import torch
+
+from flashrt_ros.errors import CorruptError, InvalidArgumentError, UnsupportedError
+from flashrt_ros.runtime import strict_json as js
+from flashrt_ros.runtime.buffers import BUFFER_NAME
+from flashrt_ros.runtime.capsule import CAPSULE_NAME
+from flashrt_ros.runtime.capsule_image import DTYPES, CapsuleFacts, dtype_name
+from flashrt_ros.runtime.fingerprint import Fingerprint, describe
+from flashrt_ros.runtime.policy import HostRecord
+
+FORMAT = "flashrt_ros.capsule"
+VERSION = (1, 0)
+"""Major and minor; see docs/capsules.md for what is read."""
+LENGTH_BYTES = 8
+"""Of the little-endian number before the header."""
+MAX_HEADER_BYTES = 4 << 20
+MAX_DATA_BYTES = 1 << 40
+MAX_DIMENSIONS = 16
+MAX_TASK_CHARACTERS = 4096
+_METADATA = "__metadata__"
+_METADATA_KEYS = (
+    "capsule",
+    "checksums",
+    "digest",
+    "exec",
+    "format",
+    "host",
+    "state",
+    "version",
+)
+_CAPSULE_KEYS = ("created_ns", "generation", "id", "name", "noise_key", "parent_id", "tick")
+_HOST_KEYS = tuple(sorted(field.name for field in fields(HostRecord)))
+_TENSOR_KEYS = ("dtype", "shape", "data_offsets")
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+_ID = re.compile(r"[0-9a-f]{12}")
+_VERSION = re.compile(r"(0|[1-9][0-9]{0,3})\.(0|[1-9][0-9]{0,3})")
+_NO_DIGEST = "0" * 64
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One line of the tensor table.
+
+    Attributes:
+        name: State buffer.
+        dtype: Element type.
+        shape: Sizes.
+        checksum: SHA-256 of its bytes, in hex.
+    """
+
+    name: str
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    checksum: str
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of its elements."""
+        return self.dtype.itemsize * math.prod(self.shape)
+
+    @property
+    def place(self) -> tuple[int, str]:
+        """What the table is sorted by: the widest elements first, so that each is aligned."""
+        return -self.dtype.itemsize, self.name
+
+
+def encode_header(facts: CapsuleFacts, entries: Sequence[Entry]) -> bytes:
+    """Returns length and header, padded with spaces to a multiple of 8 bytes.
+
+    Args:
+        facts: Of the capsule.
+        entries: Sorted by ``Entry.place``.
+
+    Raises:
+        InvalidArgumentError: It would be too long to be read back.
+        UnsupportedError: Files do not know an element type.
+    """
+    text = _text(facts, entries, VERSION, _NO_DIGEST)
+    text = _text(facts, entries, VERSION, hashlib.sha256(text.encode("ascii")).hexdigest())
+    text += " " * (-len(text) % LENGTH_BYTES)
+    if len(text) > MAX_HEADER_BYTES:
+        raise InvalidArgumentError(
+            f"capsule {facts.name!r}: expected a file header of at most {MAX_HEADER_BYTES} bytes,"
+            f" found {len(text)}; policy.config() is the likely cause"
+        )
+    return len(text).to_bytes(LENGTH_BYTES, "little") + text.encode("ascii")
+
+
+def _text(
+    facts: CapsuleFacts, entries: Sequence[Entry], version: tuple[int, int], digest: str
+) -> str:
+    capsule = {key: getattr(facts, key) for key in _CAPSULE_KEYS}
+    host = asdict(facts.host)
+    values = {
+        "capsule": js.canonical(capsule),
+        "checksums": js.canonical({entry.name: entry.checksum for entry in entries}),
+        "digest": digest,
+        "exec": _fingerprint_text(facts.exec_fingerprint),
+        "format": FORMAT,
+        "host": js.canonical({key: host[key] for key in _HOST_KEYS}),
+        "state": _fingerprint_text(facts.state_fingerprint),
+        "version": f"{version[0]}.{version[1]}",
+    }
+    header: dict[str, Any] = {_METADATA: {key: values[key] for key in _METADATA_KEYS}}
+    begin = 0
+    for entry in entries:
+        end = begin + entry.size_bytes
+        header[entry.name] = {
+            "dtype": dtype_name(entry.dtype),
+            "shape": list(entry.shape),
+            "data_offsets": [begin, end],
+        }
+        begin = end
+    return js.canonical(header)
+
+
+def _fingerprint_text(fingerprint: Fingerprint) -> str:
+    return js.canonical([list(pair) for pair in fingerprint.fields.items()])
+
+
+def decode_header(raw: bytes) -> tuple[CapsuleFacts, tuple[Entry, ...]]:
+    """Returns facts and table of a header that is canonical and whole.
+
+    Args:
+        raw: The header with its padding, without the length before it.
+
+    Raises:
+        CorruptError: It is damaged, foreign, or not what ``encode_header`` would have written.
+        UnsupportedError: It is of a newer format.
+    """
+    try:
+        text = raw.decode("ascii")
+    except UnicodeDecodeError as error:
+        raise CorruptError(
+            f"header: expected ASCII, found byte {raw[error.start]:#04x} at {error.start}"
+        ) from None
+    header = js.parse("header", text)
+    if not isinstance(header, dict):
+        raise CorruptError(f"header: expected an object, found {js.shown(header)}")
+    metadata = header.pop(_METADATA, None)
+    found = metadata.get("format") if isinstance(metadata, dict) else None
+    if not isinstance(metadata, dict) or found != FORMAT:
+        raise CorruptError(
+            f"not a capsule file: expected format {FORMAT!r} in {_METADATA}, found"
+            f" {js.shown(found)}"
+        )
+    _check_digest(text, metadata)
+    version = _version(metadata)
+    values = js.record(_METADATA, metadata, _METADATA_KEYS)
+    facts = _facts(values)
+    entries = _entries(header, _json_of(values, "checksums"))
+    _check_agreement(facts, entries)
+    expected = _text(facts, entries, version, metadata["digest"])
+    expected += " " * (-len(expected) % LENGTH_BYTES)
+    if text != expected:
+        at = next(
+            (i for i, (a, b) in enumerate(zip(text, expected, strict=False)) if a != b),
+            min(len(text), len(expected)),
+        )
+        raise CorruptError(
+            f"header is not canonical: expected {js.shown(expected[at : at + 24])} at byte {at},"
+            f" found {js.shown(text[at : at + 24])}"
+        )
+    return facts, entries
+
+
+def _check_digest(text: str, metadata: dict[str, Any]) -> None:
+    digest = js.text("digest", metadata.get("digest"))
+    if not _DIGEST.fullmatch(digest):
+        raise CorruptError(f"digest: expected 64 hex digits, found {js.shown(digest)}")
+    blank = text.rstrip(" ").replace(f'"digest":"{digest}"', f'"digest":"{_NO_DIGEST}"', 1)
+    found = hashlib.sha256(blank.encode("ascii")).hexdigest()
+    if found != digest:
+        raise CorruptError(
+            f"header was changed: expected SHA-256 {digest}, which it names, found {found}"
+        )
+
+
+def _version(metadata: dict[str, Any]) -> tuple[int, int]:
+    text = js.text("version", metadata.get("version"))
+    match = _VERSION.fullmatch(text)
+    if not match:
+        raise CorruptError(f"version: expected major.minor, found {js.shown(text)}")
+    version = (int(match[1]), int(match[2]))
+    if version > VERSION:
+        raise UnsupportedError(
+            f"newer format: expected version {VERSION[0]}.{VERSION[1]} or an older one, found"
+            f" {text}; read it with a newer flashrt_ros"
+        )
+    if version[0] != VERSION[0]:
+        raise UnsupportedError(
+            f"format version: expected {VERSION[0]}.0 to {VERSION[0]}.{VERSION[1]}, found {text}"
+        )
+    return version
+
+
+def _json_of(values: dict[str, Any], key: str) -> Any:
+    return js.parse(key, js.text(key, values[key]))
+
+
+def _facts(values: dict[str, Any]) -> CapsuleFacts:
+    capsule = js.record("capsule", _json_of(values, "capsule"), _CAPSULE_KEYS)
+    id_, name, parent = (
+        js.text(f"capsule.{key}", capsule[key]) for key in ("id", "name", "parent_id")
+    )
+    if not _ID.fullmatch(id_):
+        raise CorruptError(f"capsule.id: expected 12 hex digits, found {js.shown(id_)}")
+    if parent and not _ID.fullmatch(parent):
+        raise CorruptError(f"capsule.parent_id: expected 12 hex digits, found {js.shown(parent)}")
+    if not CAPSULE_NAME.fullmatch(name):
+        raise CorruptError(f"capsule.name: expected a capsule name, found {js.shown(name)}")
+    key = capsule["noise_key"]
+    host = js.record("host", _json_of(values, "host"), _HOST_KEYS)
+    task = js.text("host.task", host["task"])
+    if len(task) > MAX_TASK_CHARACTERS:
+        raise CorruptError(
+            f"host.task: expected at most {MAX_TASK_CHARACTERS} characters, found {len(task)}"
+        )
+    counts = {k: js.integer(f"host.{k}", host[k]) for k in _HOST_KEYS if k != "task"}
+    if counts["cursor"] > counts["length"]:
+        raise CorruptError(
+            f"host.cursor: expected at most host.length {counts['length']}, found"
+            f" {counts['cursor']}"
+        )
+    return CapsuleFacts(
+        id=id_,
+        name=name,
+        parent_id=parent,
+        created_ns=js.integer("capsule.created_ns", capsule["created_ns"]),
+        tick=js.integer("capsule.tick", capsule["tick"]),
+        generation=js.integer("capsule.generation", capsule["generation"]),
+        noise_key=None if key is None else js.integer("capsule.noise_key", key, 2**64 - 1),
+        host=HostRecord(task=task, **counts),
+        state_fingerprint=_fingerprint("state", _json_of(values, "state")),
+        exec_fingerprint=_fingerprint("exec", _json_of(values, "exec")),
+    )
+
+
+def _fingerprint(where: str, pairs: object) -> Fingerprint:
+    if not isinstance(pairs, list):
+        raise CorruptError(f"{where}: expected a list of fields, found {js.shown(pairs)}")
+    for pair in pairs:
+        if not (isinstance(pair, list) and [type(word) for word in pair] == [str, str]):
+            raise CorruptError(f"{where}: expected name and value, found {js.shown(pair)}")
+    values: dict[str, str] = dict(pairs)
+    if len(values) != len(pairs):
+        raise CorruptError(f"{where}: expected each field once, found one twice")
+    return Fingerprint(values)
+
+
+def _entries(table: dict[str, Any], checksums: object) -> tuple[Entry, ...]:
+    sums = js.record("checksums", checksums, tuple(table))
+    entries = []
+    end = 0
+    for name, line in table.items():
+        where = f"tensor {js.shown(name)}"
+        if not BUFFER_NAME.fullmatch(name):
+            raise CorruptError(f"{where}: expected the name of a buffer, such as 'rnn.h.0'")
+        line = js.record(where, line, _TENSOR_KEYS)
+        dtype = DTYPES.get(js.text(f"{where}: dtype", line["dtype"]))
+        if dtype is None:
+            raise CorruptError(f"{where}: unknown dtype {js.shown(line['dtype'])}")
+        checksum = js.text(f"{where}: checksum", sums[name])
+        if not _DIGEST.fullmatch(checksum):
+            raise CorruptError(
+                f"{where}: checksum: expected 64 hex digits, found {js.shown(checksum)}"
+            )
+        entry = Entry(name, dtype, _shape(where, line["shape"]), checksum)
+        expected = [end, end + entry.size_bytes]
+        if line["data_offsets"] != expected or expected[1] > MAX_DATA_BYTES:
+            raise CorruptError(
+                f"{where}: data_offsets: expected {expected}, without gap or overlap and within"
+                f" {MAX_DATA_BYTES}, found {js.shown(line['data_offsets'])}"
+            )
+        end = expected[1]
+        entries.append(entry)
+    if not entries or sorted(entries, key=lambda entry: entry.place) != entries:
+        raise CorruptError(
+            "tensors: expected at least one, the widest elements first and then by name, found"
+            f" {js.shown(list(table))}"
+        )
+    return tuple(entries)
+
+
+def _shape(where: str, shape: object) -> tuple[int, ...]:
+    if not isinstance(shape, list) or len(shape) > MAX_DIMENSIONS:
+        raise CorruptError(
+            f"{where}: shape: expected at most {MAX_DIMENSIONS} sizes, found {js.shown(shape)}"
+        )
+    sizes = tuple(js.integer(f"{where}: shape", size, MAX_DATA_BYTES) for size in shape)
+    if 0 in sizes:
+        raise CorruptError(f"{where}: shape: expected sizes of at least 1, found {shape}")
+    return sizes
+
+
+def _check_agreement(facts: CapsuleFacts, entries: Sequence[Entry]) -> None:
+    """What stands in the header twice must be the same."""
+    prefix = "state."
+    told = {k: v for k, v in facts.state_fingerprint.fields.items() if k.startswith(prefix)}
+    table = {prefix + e.name: describe(e.dtype, e.shape) for e in entries}
+    if told != table:
+        name = next(k for k in (*told, *table) if told.get(k) != table.get(k))
+        raise CorruptError(
+            f"tensors: expected what the state fingerprint names, {name}: "
+            f"{told.get(name, '(absent)')}, found {table.get(name, '(absent)')}"
+        )
+    state = facts.exec_fingerprint.fields.get("state")
+    if state != facts.state_fingerprint.id:
+        raise CorruptError(
+            f"exec: expected the state id {facts.state_fingerprint.id}, found {js.shown(state)}"
+        )

@@ -1,0 +1,92 @@
+"""Capsule files of a running node: what outlives its process, to the bit, and what a save costs.
+
+The node is killed without warning as soon as its answer is there: an answer is a promise that the
+file is on the disk.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+
+import pytest
+from flashrt_ros.msg import CapsuleEvent, PolicyStatus
+from stage import Stage
+from test_system_state import assert_no_step_is_alike, assert_still, trace
+
+from flashrt_ros.errors import ErrorCode
+
+pytestmark = pytest.mark.ros
+
+
+@pytest.fixture(scope="module")
+def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    with Stage(tmp_path_factory.mktemp("files")) as stage:
+        yield stage
+
+
+def test_a_capsule_outlives_the_process_of_its_node(stage: Stage) -> None:
+    stage.run()
+    stage.wait_steps(5)
+    cut = stage.do("snapshot", name="cut").capsule
+    first = trace(stage, cut.generation, cut.step)
+    stage.do("reset_episode", set_seed=True, seed=4)
+    stage.wait_steps(5)
+    other = stage.do("snapshot", name="other").capsule
+    second = trace(stage, other.generation, other.step)
+    saved = stage.do("save_capsule", name="cut")
+    stage.do("save_capsule", name=other.id, file="elsewhere")
+    assert saved.path == str(stage.folder / "capsules" / "cut.capsule")
+    assert saved.size_bytes > cut.size_bytes // 2
+
+    stage.process.send(signal.SIGKILL)
+    assert stage.process.wait() == -signal.SIGKILL
+    stage.start()
+    stage.run()
+    stage.wait_steps(3)
+    loaded = stage.do("load_capsule", file="cut").capsule
+    assert (loaded.id, loaded.name, loaded.step) == (cut.id, "cut", cut.step)
+    assert (loaded.state_id, loaded.exec_id) == (cut.state_id, cut.exec_id)
+    assert stage.statuses[-1].mode == PolicyStatus.RUNNING, "a load leaves the live state alone"
+    restored = stage.do("restore", name="cut", publish=True)
+    assert trace(stage, restored.generation, cut.step) == first
+    # Control: the other file continues as the other episode did, and as nothing else.
+    stage.do("load_capsule", file="elsewhere", name="renamed")
+    renamed = stage.do("restore", name="renamed", publish=True)
+    assert trace(stage, renamed.generation, other.step) == second
+    assert_no_step_is_alike(first, second)
+    # And nothing moves after a restore without publish.
+    stage.do("restore", name="cut")
+    stage.wait_status(PolicyStatus.HOLDING, "restore of 'cut'")
+    assert_still(stage)
+
+
+def test_a_retry_gets_the_first_answer_and_writes_once(stage: Stage) -> None:
+    stage.run()
+    stage.do("snapshot", name="cut")
+    for file in ("once", "once.capsule"):
+        response = stage.ask("save_capsule", name="cut", file=file, request_id="save-1")
+        if file == "once":
+            first = response
+            assert first.success, first.message
+    assert response.error_code == ErrorCode.INVALID_ARGUMENT, "another request with the same id"
+    again = stage.do("save_capsule", name="cut", file="once", request_id="save-1")
+    assert (again.path, again.size_bytes) == (first.path, first.size_bytes)
+    refused = stage.ask("save_capsule", name="cut", file="once", request_id="save-2")
+    assert refused.error_code == ErrorCode.ALREADY_EXISTS
+    loads = [stage.do("load_capsule", file="once", name="x", request_id="load-1") for _ in "ab"]
+    assert loads[0].capsule == loads[1].capsule
+    assert stage.ask("load_capsule", file="once", name="x").error_code == ErrorCode.ALREADY_EXISTS
+    stage.do("save_capsule", name="x", file="once", replace=True)
+    wanted = [
+        (CapsuleEvent.SAVE, "cut", "save-1"),
+        (CapsuleEvent.LOAD, "x", "load-1"),
+        (CapsuleEvent.SAVE, "x", ""),
+    ]
+
+    def told() -> bool:
+        files = (CapsuleEvent.SAVE, CapsuleEvent.LOAD)
+        found = [(e.kind, e.name, e.request_id) for e in stage.events if e.kind in files]
+        return found == wanted
+
+    stage.peer.wait(told, f"{wanted}", seen=lambda: stage.events)
