@@ -28,12 +28,13 @@ GROUPS: dict[str, list[str]] = {
     "cuda": ["cuda-bindings"],
     "demo": ["mujoco", "py_trees"],
     "test": [
-        "codespell",
+        # Linters change their rules from one release to the next.
+        "codespell~=2.4.3",
         "hypothesis",
-        "mypy",
+        "mypy~=2.4.1",
         "pytest",
         "pytest-timeout",
-        "ruff",
+        "ruff~=0.17.6",
         "types-PyYAML",
     ],
     "colcon": ["colcon-common-extensions"],
