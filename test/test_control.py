@@ -135,6 +135,7 @@ def test_unsafe_start_takes_the_step_back() -> None:
     assert rig.mode is Mode.HOLDING
     assert "unsafe start" in rig.reason
     assert "max_distance" in rig.reason
+    assert rig.out.words == [f"error: holding: {rig.reason}"], "ModeLog knows it by these words"
     assert not rig.out.sent
     assert not rig.out.steps, "a step that was taken back is no control step"
     assert (rig.session.host.step, rig.session.tick) == (0, 0)
@@ -175,7 +176,7 @@ def test_failing_policy_holds() -> None:
     rig.stepper.fail(RuntimeError("device lost"))
     assert rig.mode is Mode.HOLDING
     assert "device lost" in rig.reason
-    assert any("device lost" in words for words in rig.out.words)
+    assert rig.out.words[-1].startswith(f"error: holding: {rig.reason}"), "with the traceback"
 
 
 def test_plans_run_beside_and_are_adopted_at_a_boundary() -> None:
