@@ -132,6 +132,14 @@ def test_what_cannot_be_read_back_is_not_written() -> None:
         UnsupportedError, match=r"element type among .*F32.*, found torch.complex64"
     ):
         content_of(replace(odd, buffers=(complex_,)))
+    for change, words in (
+        ({"task": "x" * 4097}, "host.task: expected at most 4096 characters, found 4097"),
+        ({"cursor": 5}, "host.cursor: expected at most host.length 4, found 5"),
+        ({"step": -1}, "host.step: expected an integer in 0 .."),
+    ):
+        facts = replace(odd.facts, host=replace(odd.facts.host, **change))
+        with pytest.raises(InvalidArgumentError, match=f"could not be read back.*: {words}"):
+            content_of(replace(odd, facts=facts))
     large = Fingerprint({"policy.config": "x" * MAX_HEADER_BYTES})
     with pytest.raises(InvalidArgumentError, match=r"policy.config\(\) is the likely cause"):
         content_of(replace(odd, facts=replace(odd.facts, state_fingerprint=large)))

@@ -31,7 +31,7 @@ def encode(image: CapsuleImage) -> list[bytes | memoryview]:
     """Returns the content of a file, in pieces; the same image always gives the same bytes.
 
     Raises:
-        InvalidArgumentError: The header would be too long to be read back.
+        InvalidArgumentError: The header could not be read back.
         UnsupportedError: Files do not know an element type.
     """
     pairs = [

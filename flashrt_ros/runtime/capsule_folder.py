@@ -87,7 +87,7 @@ class CapsuleFolder:
             AlreadyExistsError: The file exists, and ``replace`` is not set.
             StorageError: It could not be written: the old file, if any, is untouched. Where only
                 the last sync of the folder failed, the message says so, and the new file is there.
-            InvalidArgumentError: Its header would be too long.
+            InvalidArgumentError: The capsule could not be read back; nothing was written.
             UnsupportedError: An element type is unknown to files.
         """
         name = file_name(file or image.facts.name)

@@ -20,7 +20,7 @@ from flashrt_ros.runtime.buffers import BUFFER_NAME
 from flashrt_ros.runtime.capsule import CAPSULE_NAME
 from flashrt_ros.runtime.capsule_image import DTYPES, CapsuleFacts, dtype_name
 from flashrt_ros.runtime.fingerprint import Fingerprint, describe
-from flashrt_ros.runtime.policy import HostRecord
+from flashrt_ros.runtime.policy import MAX_TASK_CHARACTERS, HostRecord
 
 FORMAT = "flashrt_ros.capsule"
 VERSION = (1, 0)
@@ -30,7 +30,6 @@ LENGTH_BYTES = 8
 MAX_HEADER_BYTES = 4 << 20
 MAX_DATA_BYTES = 1 << 40
 MAX_DIMENSIONS = 16
-MAX_TASK_CHARACTERS = 4096
 _METADATA = "__metadata__"
 _METADATA_KEYS = (
     "capsule",
@@ -86,7 +85,7 @@ def encode_header(facts: CapsuleFacts, entries: Sequence[Entry]) -> bytes:
         entries: Sorted by ``Entry.place``.
 
     Raises:
-        InvalidArgumentError: It would be too long to be read back.
+        InvalidArgumentError: It could not be read back.
         UnsupportedError: Files do not know an element type.
     """
     text = _text(facts, entries, VERSION, _NO_DIGEST)
@@ -97,7 +96,14 @@ def encode_header(facts: CapsuleFacts, entries: Sequence[Entry]) -> bytes:
             f"capsule {facts.name!r}: expected a file header of at most {MAX_HEADER_BYTES} bytes,"
             f" found {len(text)}; policy.config() is the likely cause"
         )
-    return len(text).to_bytes(LENGTH_BYTES, "little") + text.encode("ascii")
+    raw = text.encode("ascii")
+    try:
+        decode_header(raw)
+    except CorruptError as error:
+        raise InvalidArgumentError(
+            f"capsule {facts.name!r}: could not be read back from a file: {error}"
+        ) from error
+    return len(raw).to_bytes(LENGTH_BYTES, "little") + raw
 
 
 def _text(

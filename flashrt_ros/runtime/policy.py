@@ -17,6 +17,8 @@ from torch import nn
 
 from flashrt_ros.runtime.buffers import BufferSpec
 
+MAX_TASK_CHARACTERS = 4096
+"""A task text goes into every record of a control step."""
 Buffers = Mapping[str, torch.Tensor]
 """Buffer name to its tensor; the tensors' addresses never change."""
 

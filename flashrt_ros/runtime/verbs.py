@@ -21,12 +21,10 @@ from flashrt_ros.runtime.capsule import Capsule, check_name, new_id
 from flashrt_ros.runtime.device import Lane
 from flashrt_ros.runtime.live import LiveState
 from flashrt_ros.runtime.number import check_int
-from flashrt_ros.runtime.policy import HostRecord
+from flashrt_ros.runtime.policy import MAX_TASK_CHARACTERS, HostRecord
 
 MAX_BRANCHES = 256
 """Branches that one fork may make: more would take longer than the gap between control steps."""
-MAX_TASK_CHARACTERS = 4096
-"""A task text goes into every record of a control step."""
 
 
 class Verbs(LiveState):
