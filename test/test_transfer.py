@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import json
 import os
+import queue
 import subprocess
 import sys
+import threading
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -120,6 +123,56 @@ def test_export_is_the_capsule_and_changes_nothing() -> None:
         session.export("a")
     with pytest.raises(NotFoundError, match="no capsule"):
         session.export(capsule)
+
+
+@pytest.mark.parametrize("held", [True, False])
+def test_a_capsule_that_is_held_is_not_overwritten(held: bool) -> None:
+    """Dropped, its slot wanted by others; without the hold, which is the control, it is lost."""
+    weight = session_of().layout.fixed_bytes
+    session = session_of(store_bytes=3 * weight, rollback_depth=0)
+    session.step(observations(0))
+    capsule = session.snapshot("cut")
+    expected = meaning(session.export("cut"))
+    if held:
+        session.hold("cut")
+    session.drop("cut")
+    assert session.store.bytes_used == (weight if held else 0)
+    for step in range(6):
+        session.step(observations(step))
+        session.snapshot(f"s{step}")
+    if not held:
+        capsule.segment.holders = 1  # as if nobody had noticed
+    found = meaning(session.read(capsule))
+    assert (found == expected) == held
+    if held:
+        assert session.store.bytes_used == 2 * weight, "the slot is free again"
+        session.snapshot("more")
+        assert session.store.bytes_used == 3 * weight
+
+
+def test_reading_beside_steps_and_snapshots_is_exact() -> None:
+    weight = session_of().layout.fixed_bytes
+    session = session_of(store_bytes=6 * weight, rollback_depth=2)
+    expected, found, jobs = [], [], queue.SimpleQueue()
+
+    def read() -> None:
+        while (capsule := jobs.get()) is not None:
+            found.append(meaning(session.read(capsule)))
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    for step in range(150):
+        session.step(observations(step))
+        while session.store.bytes_used > 4 * weight:
+            time.sleep(0)  # until the reader has let go of some
+        session.snapshot("s", replace=True)
+        expected.append(meaning(session.export("s")))
+        jobs.put(session.hold("s"))
+        session.drop("s")
+    jobs.put(None)
+    reader.join()
+    assert found == expected
+    assert len({str(one[2]) for one in found}) == 150
 
 
 def test_a_boundary_of_the_ring_may_be_exported() -> None:

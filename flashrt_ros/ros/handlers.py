@@ -16,6 +16,7 @@ from flashrt_ros.ros.motion import Mode
 from flashrt_ros.ros.records import EventKind
 from flashrt_ros.ros.status import capsule_record
 from flashrt_ros.ros.stepper import Stepper
+from flashrt_ros.ros.storage import Save
 from flashrt_ros.ros.verbs import Answer, Verb, done
 from flashrt_ros.runtime.capsule_folder import file_name
 from flashrt_ros.runtime.transfer import StagedCapsule
@@ -220,10 +221,9 @@ class Handlers:
         if request.file:
             file_name(request.file)
         begun_ns = self._stepper.clock_ns()
-        capsule = self._session.store.get(request.name)
-        image = self._session.export(capsule)
+        capsule = self._session.hold(request.name)
         event = self._stepper.event_record(EventKind.SAVE, begun_ns, **self._fields(verb, capsule))
-        storage.save(verb, image, request.file, request.replace, event)
+        storage.save(verb, self._session, Save(capsule, request.file, request.replace), event)
 
     def load_capsule(self, request: Any, verb: Verb) -> None:
         """See LoadCapsule.srv; answered once the storage thread has read the file."""

@@ -1,6 +1,6 @@
 """The thread that reads and writes capsule files, so that no control step waits for a disk.
 
-A save: the control thread copies the capsule to the host, this thread writes the file and answers.
+A save: the control thread holds the capsule, this thread copies it, writes the file and answers.
 A load: this thread reads and verifies the file, the control thread copies it into the store.
 """
 
@@ -10,21 +10,37 @@ import queue
 import threading
 import traceback
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from flashrt_ros.errors import BusyError, FlashRTError, UnsupportedError
 from flashrt_ros.ros.records import EventRecord, Outlet
 from flashrt_ros.ros.verbs import Answer, Verb, VerbQueue, done, refusal
+from flashrt_ros.runtime.capsule import Capsule
 from flashrt_ros.runtime.capsule_folder import CapsuleFolder
-from flashrt_ros.runtime.capsule_image import CapsuleImage
 from flashrt_ros.runtime.transfer import StagedCapsule
 
 PENDING = 8
-"""Saves and loads that may be under way: each save holds a copy of its capsule."""
+"""Saves and loads that may be under way: each save holds the bytes of its capsule."""
 CLOSE_S = 5.0
 """How long a clean-up waits for them."""
 Finish = Callable[[StagedCapsule], Answer]
 _NEVER_NS = 2**63 - 1
+
+
+@dataclass(frozen=True)
+class Save:
+    """One file to be written.
+
+    Attributes:
+        capsule: Held by the control thread.
+        file: Name of the file; empty: the capsule's.
+        replace: Whether it may take the place of another.
+    """
+
+    capsule: Capsule
+    file: str
+    replace: bool
 
 
 class Storage:
@@ -64,14 +80,20 @@ class Storage:
             )
         return self.folder
 
-    def save(
-        self, verb: Verb, image: CapsuleImage, file: str, replace: bool, event: EventRecord
-    ) -> None:
-        """Writes a file, then answers ``verb`` and reports ``event``; after ``require``."""
+    def save(self, verb: Verb, session: Any, save: Save, event: EventRecord) -> None:
+        """Writes a file, then answers ``verb`` and reports ``event``; after ``require``.
+
+        Args:
+            verb: Of the request.
+            session: Reads the capsule, from this thread.
+            save: What to write.
+            event: Of the boundary at which the capsule was held.
+        """
         folder = self.require()
 
         def work() -> None:
-            saved = folder.save(image, file, replace)
+            image = session.read(save.capsule)
+            saved = folder.save(image, save.file, save.replace)
             self._outlet.event(event)
             verb.answer(
                 done(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import torch
 
 from flashrt_ros.errors import InternalError, NoMemoryError, NotConfiguredError
@@ -10,6 +12,9 @@ from flashrt_ros.runtime.device import Device
 
 class Segment:
     """The bytes of one state, held by one or more capsules.
+
+    ``retain`` belongs to the control thread; ``release`` may be called from any thread, by whoever
+    reads the bytes beside it and has done so.
 
     Attributes:
         size_bytes: Its length.
@@ -42,9 +47,10 @@ class Segment:
         Raises:
             InternalError: Nobody holds it any more.
         """
-        if self.holders == 0:
-            raise InternalError(f"segment {self._index} was retained after its release")
-        self.holders += 1
+        with self._pool.lock:
+            if self.holders == 0:
+                raise InternalError(f"segment {self._index} was retained after its release")
+            self.holders += 1
         return self
 
     def release(self) -> int:
@@ -53,12 +59,13 @@ class Segment:
         Raises:
             InternalError: Nobody holds it any more.
         """
-        if self.holders == 0:
-            raise InternalError(f"segment {self._index} was released twice")
-        self.holders -= 1
-        if self.holders:
-            return 0
-        self._pool.give_back(self._index)
+        with self._pool.lock:
+            if self.holders == 0:
+                raise InternalError(f"segment {self._index} was released twice")
+            self.holders -= 1
+            if self.holders:
+                return 0
+            self._pool.give_back(self._index)
         return self.size_bytes
 
     def close(self) -> None:
@@ -70,16 +77,19 @@ class SlotPool:
     """One allocation, cut into slots of ``slot_bytes``.
 
     A slot that was given back may be taken and written at once: all copies into and out of slots
-    are enqueued on one lane, so an earlier reader has finished by then.
+    are enqueued on one lane, so an earlier reader has finished by then; who reads on another lane
+    waits for its end before it gives the slot back.
 
     Attributes:
         slot_bytes: Size of a slot.
         slots: Number of slots.
+        lock: Around every change of who holds what.
     """
 
     def __init__(self, device: Device, slot_bytes: int, budget_bytes: int) -> None:
         self.slot_bytes = slot_bytes
         self.slots = budget_bytes // slot_bytes
+        self.lock = threading.Lock()
         self._memory = device.allocate(self.slots * slot_bytes)
         self._free = list(reversed(range(self.slots)))
         self._held: dict[int, Segment] = {}
@@ -114,15 +124,18 @@ class SlotPool:
         return segment
 
     def give_back(self, index: int) -> None:
-        """Makes a slot free; called by its segment."""
-        del self._held[index]
-        self._free.append(index)
+        """Makes a slot free; called by its segment, under the lock."""
+        # After the pool was closed there is nothing to give back.
+        if self._held.pop(index, None) is not None:
+            self._free.append(index)
 
     def close(self) -> None:
         """Frees the memory, even if capsules are still around."""
-        for segment in self._held.values():
+        with self.lock:
+            held = list(self._held.values())
+            self._held.clear()
+        for segment in held:
             segment.close()
-        self._held.clear()
         self._views.clear()
         self._free.clear()
         self._memory = self._memory.new_empty(0)

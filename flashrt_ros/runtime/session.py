@@ -29,8 +29,8 @@ class PolicySession(Transfer):
     """Runs a policy and makes its execution state a thing that has a name.
 
     Construction allocates everything, captures every plan and resets into episode 0; no verb and
-    no step allocates device memory afterwards. All methods but ``run_plan``, ``stage`` and
-    ``check_facts`` belong to one thread.
+    no step allocates device memory afterwards. All methods but ``run_plan``, ``read``,
+    ``stage`` and ``check_facts`` belong to one thread.
 
     Attributes:
         policy: As given.

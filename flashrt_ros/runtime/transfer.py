@@ -41,7 +41,8 @@ class Transfer(Verbs):
     def export(self, source: str | Capsule) -> CapsuleImage:
         """Returns a copy of a capsule on the host, complete on return: one copy from the device.
 
-        The capsule may be evicted or dropped afterwards; the image stays.
+        The capsule may be evicted or dropped afterwards; the image stays. Where the control thread
+        must not wait for the copy, it calls ``hold`` and another thread ``read``.
 
         Args:
             source: Name, id or the capsule itself.
@@ -50,14 +51,35 @@ class Transfer(Verbs):
             NotConfiguredError: The session is closed.
             NotFoundError: There is no such capsule, or no longer.
         """
+        return self.read(self.hold(source))
+
+    def hold(self, source: str | Capsule) -> Capsule:
+        """Returns a capsule whose bytes stay until ``read``, even if it is dropped meanwhile.
+
+        Raises:
+            NotConfiguredError: The session is closed.
+            NotFoundError: There is no such capsule, or no longer.
+        """
         capsule = self._find(source)
-        # Held, though nothing else runs on this thread: the bytes must stay until they are read.
-        segment = capsule.segment.retain()
+        capsule.segment.retain()
+        self.device.mark(Lane.CONTROL)
+        return capsule
+
+    def read(self, capsule: Capsule) -> CapsuleImage:
+        """Copies a capsule that is held to the host and lets go of it.
+
+        From any thread, but only one at a time; control steps go on beside it.
+
+        Raises:
+            NotConfiguredError: The session is closed.
+        """
         try:
-            with self.device.bind(Lane.CONTROL):
-                section_N = self.device.to_host(segment.bytes)
+            with self.device.bind(Lane.STORAGE):
+                self.device.follow(Lane.CONTROL)
+                section_N = self.device.to_host(capsule.segment.bytes)
+            layout = self.arena.layout
         finally:
-            segment.release()
+            capsule.segment.release()
         view = section_N.numpy().data
         buffers = tuple(
             HostBuffer(
@@ -66,7 +88,7 @@ class Transfer(Verbs):
                 tuple(slot.spec.shape),
                 view[slot.offset : slot.offset + slot.size_bytes],
             )
-            for slot in self.arena.layout.state
+            for slot in layout.state
         )
         facts = CapsuleFacts(
             id=capsule.id,

@@ -23,6 +23,8 @@ class Lane(enum.Enum):
     """Acts, commits and all verbs."""
     PLANNER = "planner"
     """Plans that run beside the control thread."""
+    STORAGE = "storage"
+    """Copies of capsules to the host, from any thread but one at a time."""
 
 
 class Device(abc.ABC):

@@ -34,8 +34,8 @@ class CudaDevice(Device):
     """
 
     integrated = False
-    # cuBLAS keeps one for each stream, 32 MiB on recent GPUs.
-    workspace_bytes = len(Lane) * (32 << 20)
+    # cuBLAS keeps one for each stream that computes, 32 MiB on recent GPUs.
+    workspace_bytes = len((Lane.CONTROL, Lane.PLANNER)) * (32 << 20)
 
     def __init__(self, index: int) -> None:
         self.name = f"cuda:{index}"
