@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flashrt_ros.errors import InactiveError, NotConfiguredError, StoppedError
-from flashrt_ros.ros.motion import Mode, Motion
+from flashrt_ros.ros.motion import Mode, Motion, Standing
 
 
 def active(hold: bool = False) -> Motion:
@@ -191,3 +191,21 @@ def test_only_named_words_let_a_robot_move(words: list[str]) -> None:
         assert not (motion.stopped and motion.wants_to_move)
         if motion.mode is Mode.RUNNING:
             assert not motion.starting
+
+
+def test_failed_transition_shows_until_the_next_one_begins() -> None:
+    motion = Motion()
+    motion.transition_failed("configure failed: no such policy")
+    assert motion.standing == Standing(Mode.UNCONFIGURED, "configure failed: no such policy")
+    motion.stop("by ~/stop")
+    assert motion.standing.reason == "configure failed: no such policy; by ~/stop"
+    motion.transition_begins()
+    assert motion.standing.reason == "by ~/stop"
+    motion.clear_stop()
+    motion.configure(hold=False)
+    motion.activate(1)
+    motion.started()
+    motion.transition_failed("deactivate failed: a publisher is gone")
+    assert motion.standing == Standing(Mode.RUNNING, ""), "what moves has no reason to stand"
+    motion.deactivate()
+    assert motion.standing == Standing(Mode.INACTIVE, "deactivate failed: a publisher is gone")

@@ -218,6 +218,12 @@ def test_stale_and_unstamped_inputs_are_said() -> None:
 
 
 def test_motion_and_timing() -> None:
+    failed = motion_entry(StatusRecord(Mode.UNCONFIGURED, "configure failed: no such policy"))
+    assert (failed.level, failed.message) == (
+        Level.WARN,
+        "unconfigured: configure failed: no such policy",
+    )
+    assert motion_entry(StatusRecord()).level is Level.OK, "control"
     holding = motion_entry(StatusRecord(Mode.HOLDING, "unsafe start", dry_run=True))
     assert holding.level is Level.ERROR
     assert "unsafe start" in holding.message

@@ -45,11 +45,11 @@ class Entry:
 
 
 def motion_entry(status: StatusRecord) -> Entry:
-    """Mode and why the node holds."""
+    """Mode and why the node holds, or why the last transition failed."""
     entry = Entry("motion", message=status.mode.name.lower())
     if status.mode in (Mode.HOLDING, Mode.STOPPED):
         entry.level = Level.ERROR
-    elif status.mode in (Mode.WAITING, Mode.PAUSED):
+    elif status.mode in (Mode.WAITING, Mode.PAUSED) or status.reason:
         entry.level = Level.WARN
     if status.reason:
         entry.message += f": {status.reason}"
