@@ -21,7 +21,6 @@ from flashrt_ros.ros.verbs import Answer, Verb, done
 from flashrt_ros.runtime.capsule_folder import file_name
 from flashrt_ros.runtime.transfer import StagedCapsule
 
-HELD = "on hold until ~/resume"
 Handler = Callable[[Any, Verb], "Answer | None"]
 
 
@@ -115,14 +114,14 @@ class Handlers:
         stepper.forget_lineage()
         stepper.commander.halt()
         stepper.source.clear()
-        hold = "" if publish else f"{HELD}: {what}"
+        hold = "" if publish else f"after {what}: call ~/resume to go on"
         self._motion.state_changed(begun_ns, hold, end_pause, verb.epoch)
         standing = self._motion.standing
         if standing.mode in (Mode.WAITING, Mode.RUNNING):
             return "goes on with the first input newer than this"
         if standing.mode is Mode.INACTIVE:
-            return HELD if hold else "the node is inactive"
-        return standing.reason
+            return "on hold until ~/resume" if hold else "the node is inactive"
+        return f"{standing.mode.name.lower()}: {standing.reason}"
 
     def fork(self, request: Any, verb: Verb) -> Answer:
         """See Fork.srv."""
