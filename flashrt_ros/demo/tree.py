@@ -146,8 +146,9 @@ class Builder:
             ],
         )
 
-    def reach(self, trial: Trial, judge: Judge) -> Behaviour:
+    def reach(self, trial: Trial) -> Behaviour:
         """Waits for the true target to be reached."""
+        judge = Judge(trial.target_m)
         return Until(
             REACH,
             self.stage.content,
@@ -179,7 +180,7 @@ class Builder:
                 self.retreat(),
                 *ways[way],
                 self.resume(),
-                self.reach(trial, Judge(trial.target_m)),
+                self.reach(trial),
             ],
         )
 
@@ -204,12 +205,12 @@ class Builder:
     def branch(self, trial: Trial, name: str) -> Behaviour:
         """Runs one branch from home."""
         return _sequence(
-            f"branch {name}",
+            name,
             [
                 self.retreat(),
                 self.call("restore", {"name": name}),
                 self.resume(),
-                self.reach(trial, Judge(trial.target_m)),
+                self.reach(trial),
             ],
         )
 
