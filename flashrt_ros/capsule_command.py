@@ -27,6 +27,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     def action(name: str, summary: str) -> argparse.ArgumentParser:
         own = actions.add_parser(name, help=summary, description=summary)
         own.add_argument(
+            "--debug", action="store_true", default=argparse.SUPPRESS, help=argparse.SUPPRESS
+        )
+        own.add_argument(
             "--dir",
             default=DEFAULT_DIR,
             metavar="FOLDER",
@@ -192,18 +195,18 @@ _ACTIONS = {"ls": _ls, "show": _show, "diff": _diff, "verify": _verify, "rm": _r
 
 def _path(word: str, folder: str) -> Path:
     """A file as it was named: a path, or a name in the folder."""
-    from flashrt_ros.runtime.capsule_folder import file_name
+    from flashrt_ros.runtime.capsule_folder import CapsuleFolder, file_name
 
-    path = Path(word).expanduser()
+    path = Path(word)
     if "/" in word or path.exists():
         return path.absolute()
-    return Path(folder).expanduser().absolute() / file_name(word)
+    return CapsuleFolder(folder).path / file_name(word)
 
 
 def _paths(words: Sequence[str], folder: str) -> Iterator[Path]:
     from flashrt_ros.runtime.capsule_folder import CapsuleFolder
 
-    for path in [_path(word, folder) for word in words] or [Path(folder).expanduser()]:
+    for path in [_path(word, folder) for word in words] or [CapsuleFolder(folder).path]:
         if words and not path.is_dir():
             yield path
         else:

@@ -70,6 +70,9 @@ def test_show_says_everything(folder: Path, capsys: pytest.CaptureFixture[str]) 
     assert call(folder, "show", "flipped") == 1
     assert "flipped.capsule: bytes of buffer 'trace' were changed" in capsys.readouterr().err
     assert call(folder, "show", "gone") == 2
+    assert "Traceback" not in capsys.readouterr().err
+    assert call(folder, "show", "gone", "--debug") == 2
+    assert "Traceback" in capsys.readouterr().err
 
 
 def test_diff_tells_the_same_from_others(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

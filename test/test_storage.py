@@ -173,6 +173,24 @@ def test_a_node_without_a_folder_says_so() -> None:
     rig.storage.close()
 
 
+def test_a_user_without_a_home_runs_without_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in containers that run under a number; the default folder lies in the home."""
+
+    def nowhere(path: Path) -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "expanduser", nowhere)
+    rig = Rig(capsule_dir="~/capsules")
+    assert any("no capsule files" in words and "set HOME" in words for words in rig.out.words)
+    rig.ask("snapshot", name="cut")
+    answer = rig.ask("save_capsule", name="cut")
+    assert answer.code is ErrorCode.UNSUPPORTED
+    assert "expected a home folder, found none; set HOME" in answer.message
+    rig.tick(2)
+    assert rig.mode is Mode.RUNNING
+    rig.storage.close()
+
+
 def test_too_many_at_once_are_refused_and_none_is_lost(rig: Rig, tmp_path: Path) -> None:
     gate = gated(rig, tmp_path)
     rig.ask("snapshot", name="cut")

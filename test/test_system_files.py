@@ -14,7 +14,9 @@ from flashrt_ros.msg import CapsuleEvent, PolicyStatus
 from stage import Stage
 from test_system_state import assert_no_step_is_alike, assert_still, trace
 
+from flashrt_ros.capsule_command import DEFAULT_DIR
 from flashrt_ros.errors import ErrorCode
+from flashrt_ros.ros.parameters import DECLARATIONS
 
 pytestmark = pytest.mark.ros
 
@@ -59,6 +61,11 @@ def test_a_capsule_outlives_the_process_of_its_node(stage: Stage) -> None:
     stage.do("restore", name="cut")
     stage.wait_status(PolicyStatus.HOLDING, "restore of 'cut'")
     assert_still(stage)
+
+
+def test_node_and_command_look_in_the_same_folder() -> None:
+    (default,) = [d.default for d in DECLARATIONS if d.name == "capsule_dir"]
+    assert default == DEFAULT_DIR
 
 
 def test_a_retry_gets_the_first_answer_and_writes_once(stage: Stage) -> None:

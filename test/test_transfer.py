@@ -367,7 +367,10 @@ def test_a_closed_session_neither_gives_nor_takes() -> None:
     session = PolicySession(ToyChunk())
     session.snapshot("a")
     image = session.export("a")
+    held = session.hold("a")
     session.close()
     for call in (lambda: session.export("a"), lambda: session.import_(image)):
         with pytest.raises(NotConfiguredError, match="the session is closed"):
             call()
+    with pytest.raises(NotConfiguredError, match="the session of this capsule is closed"):
+        session.read(held)

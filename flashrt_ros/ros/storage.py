@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from flashrt_ros.errors import BusyError, FlashRTError, UnsupportedError
+from flashrt_ros.errors import BusyError, FlashRTError, InvalidArgumentError, UnsupportedError
 from flashrt_ros.ros.records import EventRecord, Outlet
 from flashrt_ros.ros.verbs import Answer, Verb, VerbQueue, done, refusal
 from flashrt_ros.runtime.capsule import Capsule
@@ -53,7 +53,15 @@ class Storage:
 
     def __init__(self, capsule_dir: str, queue_: VerbQueue, outlet: Outlet) -> None:
         """Starts the thread; ``capsule_dir`` is empty where the node shall have no files."""
-        self.folder = CapsuleFolder(capsule_dir) if capsule_dir else None
+        self.folder: CapsuleFolder | None = None
+        self._reason = "expected a folder, found none; set it and configure the node again"
+        if capsule_dir:
+            try:
+                self.folder = CapsuleFolder(capsule_dir)
+            except InvalidArgumentError as error:
+                # The policy runs without files as well.
+                self._reason = str(error)
+                outlet.log("warn", f"no capsule files: parameter 'capsule_dir': {error}")
         self.queue = queue_
         self._outlet = outlet
         self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
@@ -70,10 +78,7 @@ class Storage:
             BusyError: Too many are under way.
         """
         if self.folder is None:
-            raise UnsupportedError(
-                "parameter 'capsule_dir': expected a folder, found none; set it and configure the"
-                " node again"
-            )
+            raise UnsupportedError(f"parameter 'capsule_dir': {self._reason}")
         if self._pending >= PENDING:
             raise BusyError(
                 f"{PENDING} saves and loads are under way already; expected fewer; repeat it later"

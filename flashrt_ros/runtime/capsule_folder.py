@@ -16,6 +16,7 @@ import numpy as np
 
 from flashrt_ros.errors import (
     AlreadyExistsError,
+    InvalidArgumentError,
     InvalidNameError,
     NotFoundError,
     StorageError,
@@ -72,8 +73,18 @@ class CapsuleFolder:
     """
 
     def __init__(self, path: str | Path, system: FileSystem | None = None) -> None:
-        """Touches nothing yet; ``~`` is the home folder, ``system`` is for tests."""
-        self.path = Path(path).expanduser().absolute()
+        """Touches nothing yet; ``~`` is the home folder, ``system`` is for tests.
+
+        Raises:
+            InvalidArgumentError: There is no home folder, as in some containers.
+        """
+        try:
+            self.path = Path(path).expanduser().absolute()
+        except RuntimeError as error:
+            raise InvalidArgumentError(
+                f"{path}: expected a home folder, found none; set HOME, or name a folder that does"
+                " not begin with ~"
+            ) from error
         self._system = system or FileSystem()
 
     def save(self, image: CapsuleImage, file: str = "", replace: bool = False) -> SavedFile:
