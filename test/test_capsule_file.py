@@ -197,7 +197,7 @@ CASES: dict[str, tuple[Callable[[bytes], bytes], str]] = {
     ),
     "huge length": (
         lambda c: (2**63).to_bytes(8, "little") + c[8:],
-        "not a capsule file: expected a header of at most 4194304 bytes, found a length of 9223",
+        "not a capsule file: expected a header of at most 1048576 bytes, found a length of 9223",
     ),
     "foreign text": (lambda c: b"# a readme of more than eight bytes\n", "not a capsule file"),
     "foreign safetensors": (

@@ -27,7 +27,8 @@ VERSION = (1, 0)
 """Major and minor; see docs/capsules.md for what is read."""
 LENGTH_BYTES = 8
 """Of the little-endian number before the header."""
-MAX_HEADER_BYTES = 4 << 20
+MAX_HEADER_BYTES = 1 << 20
+"""A longer one would hold the interpreter for tens of milliseconds while it is parsed."""
 MAX_DATA_BYTES = 1 << 40
 MAX_DIMENSIONS = 16
 _METADATA = "__metadata__"
