@@ -82,6 +82,7 @@ def to_json(
     ports = policy.ports()
     slots = (*layout.state, *layout.inputs, *layout.outputs)
     sizes = {slot.spec.name: slot.size_bytes for slot in slots}
+    sizes.update({row.spec.name: row.size_bytes * layout.capacity for row in layout.rows})
     return {
         "family": policy.family,
         "plan_kind": policy.plan_kind.value,
@@ -104,14 +105,16 @@ def to_json(
             {
                 "name": spec.name,
                 "role": spec.role.value,
-                "shape": list(spec.shape),
+                "shape": [spec.capacity, *spec.shape] if spec.capacity else list(spec.shape),
                 "dtype": _dtype(spec.dtype),
                 "unit": spec.unit,
+                "grows": spec.capacity > 0,
                 "size_bytes": sizes[spec.name],
             }
             for spec in layout.specs
         ],
         "capsule_bytes": forecast.capsule_bytes,
+        "row_bytes": layout.row_bytes,
         "memory": {
             "device": forecast.device,
             "needed_bytes": forecast.needed_bytes,
@@ -153,6 +156,9 @@ def report(policy: Policy, layout: StateLayout, forecast: Forecast, refusal: str
         size = in_words(row["size_bytes"])
         shape = _shape(row["shape"])
         buffers.append((row["name"], row["role"], shape, row["dtype"], row["unit"], size))
+    weight = f"a capsule weighs {in_words(forecast.capsule_bytes)}: all state, each buffer padded"
+    if layout.row_bytes:
+        weight += f"; and {in_words(layout.row_bytes)} for each row, once for all that share it"
     memory = [(f"memory on {forecast.device}", "", "")]
     for item in forecast.items:
         memory.append((item.name, in_words(item.size_bytes), item.detail))
@@ -164,7 +170,7 @@ def report(policy: Policy, layout: StateLayout, forecast: Forecast, refusal: str
         "",
         *_table(buffers),
         "",
-        f"a capsule weighs {in_words(forecast.capsule_bytes)}: all state, each buffer padded",
+        weight,
         "",
         *_table(memory),
     ]

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flashrt_ros import cli
-from flashrt_ros.bench import sameness, sleep_loop, step, verbs
+from flashrt_ros.bench import rows, sameness, sleep_loop, step, verbs
 from flashrt_ros.bench.command import BENCHMARKS
 from flashrt_ros.bench.harness import Case, Options, interleave
 from flashrt_ros.bench.report import Count, Result, Row, make_row, percentile, table
@@ -87,6 +87,19 @@ def test_verbs(device: str) -> None:
         rows = [row for row in result.rows if f": {verb}, wall" in row.case]
         assert len(rows) == 2
         assert all(row.gb_per_s for row in rows)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_rows(device: str) -> None:
+    result = rows.run(Options(device, quick=True))
+    check_rows(result.rows)
+    walls = [row.case for row in result.rows if row.case.endswith(", wall") and row.floor]
+    for words in ("rollback at 256 rows", "rollback at 2048 rows", "snapshot after 16 new rows"):
+        assert any(case.startswith(words) for case in walls)
+    assert sum("foreign capsule in" in case for case in walls) == 3
+    # What is counted is promised: the fixed part and the new rows, to the byte.
+    assert len(result.counts) == 5
+    assert all(count.met for count in result.counts)
 
 
 @pytest.mark.parametrize("device", DEVICES)

@@ -46,6 +46,27 @@ def test_json_is_what_a_session_has(capsys: pytest.CaptureFixture[str]) -> None:
     assert {port["dtype"] for port in found["ports"]} == {"float32"}
 
 
+def test_rows_are_told_apart(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["inspect", "flashrt_ros.policies.attention:make"]) == 0
+    text = capsys.readouterr().out
+    rows = [line.split() for line in text.splitlines()]
+    assert ["layers.1.v", "state", "256x2x8", "float32", "16.0", "KiB"] in rows
+    assert "and 256 B for each row, once for all that share it" in text
+    assert main(["inspect", "flashrt_ros.policies.attention:make", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    session = PolicySession(load_policy("flashrt_ros.policies.attention:make"), spare_states=1)
+    pool = session.store.rows
+    assert pool is not None
+    assert found["memory"]["needed_bytes"] == session.forecast.needed_bytes
+    assert found["memory"]["slots"] == session.store.pool.slots
+    sizes = {item["name"]: item["size_bytes"] for item in found["memory"]["items"]}
+    assert sizes["rows"] == session.arena.rows.numel()
+    assert 0 <= sizes["row pool"] - pool.pages * pool.page_bytes < pool.page_bytes
+    assert {row["name"] for row in found["buffers"] if row["grows"]} == {
+        slot.spec.name for slot in session.layout.rows
+    }
+
+
 def test_too_large_is_1_with_figures(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["inspect", "cue_reach", "--store-bytes", str(1 << 50)]) == 1
     assert f"lower store_bytes from {1 << 50} to at most" in capsys.readouterr().out

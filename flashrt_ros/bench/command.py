@@ -12,6 +12,7 @@ from flashrt_ros.errors import InvalidArgumentError
 BENCHMARKS: dict[str, str] = {
     "step": "host and wall time of a step, captured and plain",
     "verbs": "snapshot, restore, rollback and fork against one plain copy",
+    "rows": "verbs on state that grows, by context length and segments",
     "sameness": "restore, then 200 steps, at random cut points; with controls",
     "jitter": "control period of the node beside a bare sleep loop",
     "services": "round trips of the node's services beside a bare Trigger server",

@@ -13,7 +13,7 @@ from flashrt_ros.policies.chunked import ACTION, ChunkedPolicy, ChunkPredictor
 from flashrt_ros.policies.recurrent import RecurrentPolicy
 from flashrt_ros.policies.recurrent_config import RecurrentConfig, VectorConfig
 from flashrt_ros.runtime import noise
-from flashrt_ros.runtime.buffers import BufferSpec, Role
+from flashrt_ros.runtime.buffers import ROWS_LENGTH, BufferSpec, Role
 from flashrt_ros.runtime.policy import Buffers, PlanKind, Policy, Port, Ports
 
 OBSERVATION = "observation.state"
@@ -129,6 +129,59 @@ class SizedPolicy(Policy):
         """Adds to the first element."""
         state["bulk"][:1].add_(inputs[OBSERVATION])
         outputs["action"].copy_(state["bulk"][:1])
+
+
+class GrowingPolicy(Policy):
+    """Appends as many rows a step as the observation says, with its value in them.
+
+    Args:
+        capacity: Rows that there is room for.
+        row_bytes: Size of one, a multiple of 16.
+        most: Rows of one step at most; so many are written, whatever the observation says.
+    """
+
+    family: ClassVar[str] = "bench_growing"
+
+    def __init__(self, capacity: int, row_bytes: int, most: int) -> None:
+        self._capacity = capacity
+        self._elements = row_bytes // 4
+        self.rows_per_act = most
+        self._module = nn.Module()
+
+    def config(self) -> Mapping[str, object]:
+        """Size of a row."""
+        return {"elements": self._elements}
+
+    def module(self) -> nn.Module:
+        """Empty."""
+        return self._module
+
+    def layout(self) -> tuple[BufferSpec, ...]:
+        """Rows, and a small sum beside them."""
+        shape = (self._elements,)
+        return (
+            BufferSpec("sum", (1,), torch.float32, Role.STATE),
+            BufferSpec("tape", shape, torch.float32, Role.STATE, "", self._capacity),
+            BufferSpec(OBSERVATION, (1,), torch.float32, Role.INPUT),
+            BufferSpec("action", (1,), torch.float32, Role.OUTPUT),
+        )
+
+    def ports(self) -> Ports:
+        """One element in, one out."""
+        return Ports((Port(OBSERVATION, OBSERVATION, (1,)),), Port("action", "action", (1,)))
+
+    def reset_(self, state: Buffers) -> None:
+        """Zero."""
+        state["sum"].zero_()
+
+    def act(self, state: Buffers, inputs: Buffers, outputs: Buffers) -> None:
+        """Adds to the sum, writes it into all new rows and commits those asked for."""
+        length, most = state[ROWS_LENGTH], self.rows_per_act
+        state["sum"].add_(inputs[OBSERVATION])
+        at = length + torch.arange(most, device=length.device)
+        state["tape"].index_copy_(0, at, state["sum"].expand(most, self._elements))
+        length.add_(inputs[OBSERVATION].to(torch.int64))
+        outputs["action"].copy_(state["sum"])
 
 
 SAMENESS: dict[str, Callable[[], Policy]] = {

@@ -182,6 +182,18 @@ class Handlers:
                 }
                 for slot in session.layout.state
             ],
+            # Offsets are within the row of a token.
+            "rows": [
+                {
+                    "name": slot.spec.name,
+                    "shape": list(slot.spec.shape),
+                    "dtype": str(slot.spec.dtype).removeprefix("torch."),
+                    "unit": slot.spec.unit,
+                    "offset": slot.offset,
+                    "size_bytes": slot.size_bytes,
+                }
+                for slot in session.layout.rows
+            ],
         }
         return done(
             f"capsule {capsule.name!r}",

@@ -47,8 +47,8 @@ class Capsule:
         created_ns: System clock.
         state_fingerprint: What must match to restore at all.
         exec_fingerprint: What must match for a bit-equal continuation.
-        size_bytes: State that it stands for.
-        segment: Its bytes, shared by reference count.
+        size_bytes: State that it stands for, rows included.
+        segment: Its bytes and rows, shared by reference count.
         noise_key: Unsigned key that a restore sets; None: the key in the segment goes on. The
             noise counter always goes on from the segment.
         pinned: Never evicted, and dropped only by force.

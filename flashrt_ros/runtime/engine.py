@@ -11,7 +11,15 @@ from collections.abc import Mapping
 import torch
 
 from flashrt_ros.errors import NotConfiguredError, SpecError
-from flashrt_ros.runtime.buffers import Arena, Role, Slot, StateLayout
+from flashrt_ros.runtime.buffers import (
+    ROWS_LENGTH,
+    ROWS_SPEC,
+    Arena,
+    BufferSpec,
+    Role,
+    Slot,
+    StateLayout,
+)
 from flashrt_ros.runtime.device import Device, Lane
 from flashrt_ros.runtime.graph import GraphPlan
 from flashrt_ros.runtime.noise import NOISE_SPECS
@@ -27,20 +35,24 @@ its adoption. A policy without it only ever adopts plans that nothing was taken 
 
 
 def complete_layout(policy: Policy) -> StateLayout:
-    """Returns the policy's layout with ``noise.*`` added, checked against its ports.
+    """Returns the policy's layout with ``noise.*`` added, and ``rows.length`` where rows grow.
 
     Raises:
-        SpecError: Buffers, ports or chunk sizes contradict each other.
+        SpecError: Buffers, ports, rows or chunk sizes contradict each other.
     """
     specs = policy.layout()
     declared = {spec.name: spec for spec in specs}
-    for noise in NOISE_SPECS:
-        if declared.get(noise.name, noise) != noise:
+    own: tuple[BufferSpec, ...] = NOISE_SPECS
+    if ROWS_LENGTH in declared or any(spec.capacity for spec in specs):
+        own = (*NOISE_SPECS, ROWS_SPEC)
+    for spec in own:
+        if declared.get(spec.name, spec) != spec:
             raise SpecError(
-                f"buffer {noise.name!r} belongs to the runtime: expected {noise}, found"
-                f" {declared[noise.name]}; leave it out of layout()"
+                f"buffer {spec.name!r} belongs to the runtime: expected {spec}, found"
+                f" {declared[spec.name]}; leave it out of layout()"
             )
-    layout = StateLayout((*specs, *(s for s in NOISE_SPECS if s.name not in declared)))
+    layout = StateLayout((*specs, *(spec for spec in own if spec.name not in declared)))
+    _check_rows(layout, policy)
     ports = policy.ports()
     for port in ports.observations:
         _check_port(layout, port, Role.INPUT)
@@ -55,6 +67,27 @@ def complete_layout(policy: Policy) -> StateLayout:
             f" {policy.n_action_steps} and {policy.chunk_size}"
         )
     return layout
+
+
+def _check_rows(layout: StateLayout, policy: Policy) -> None:
+    per_plan, per_act = policy.rows_per_plan, policy.rows_per_act
+    together = per_plan + per_act
+    if per_plan and policy.plan_kind is PlanKind.NONE:
+        raise SpecError(
+            f"policy {policy.family!r}: expected rows_per_plan 0, since it never plans, found"
+            f" {per_plan}"
+        )
+    if min(per_plan, per_act) < 0 or bool(together) != bool(layout.capacity):
+        raise SpecError(
+            f"policy {policy.family!r}: expected rows_per_plan or rows_per_act above 0 if a buffer"
+            f" has a capacity, and only then; found {per_plan} and {per_act} with a capacity of"
+            f" {layout.capacity}"
+        )
+    if together > layout.capacity:
+        raise SpecError(
+            f"policy {policy.family!r}: one control step appends up to {together} rows, but its"
+            f" buffers have a capacity of {layout.capacity}"
+        )
 
 
 def _check_port(layout: StateLayout, port: Port, role: Role) -> None:
@@ -88,8 +121,15 @@ class Engine:
         self._plan_state = self.arena.state
         self._plan_section = self.arena.fixed
         if self.beside:
+            # Rows are not copied: committed ones never change while the plan stands, and after a
+            # restore its chunk is thrown away.
             self._plan_section = device.allocate(layout.fixed_bytes)
-            self._plan_state = {s.spec.name: s.view(self._plan_section) for s in layout.state}
+            fixed = {s.spec.name: s.view(self._plan_section) for s in layout.state}
+            self._plan_state = {**self.arena.state, **fixed}
+        self._rows = self._rows_host = None
+        if layout.capacity:
+            self._rows = self.arena.state[ROWS_LENGTH]
+            self._rows_host = device.allocate_host(8).view(torch.int64)
         self._action = self.arena.outputs[policy.ports().action.buffer]
         action_slot = Slot(
             layout.find(policy.ports().action.buffer),
@@ -130,6 +170,11 @@ class Engine:
         device, arena = self._device, self.arena
         with device.bind(Lane.CONTROL):
             self.policy.reset_(arena.state)
+            if self.read_rows():
+                raise SpecError(
+                    f"policy {self.policy.family!r}: reset_ left {self.read_rows()} in"
+                    f" {ROWS_LENGTH!r}; an episode begins without rows, so append them in a plan"
+                )
             device.copy_(self.initial, arena.fixed)
             device.copy_(scratch, self.initial)
             device.synchronize()
@@ -146,6 +191,7 @@ class Engine:
             device.copy_(arena.fixed, self.initial)
             arena.input_section.zero_()
             arena.output_section.zero_()
+            arena.rows.zero_()
             device.synchronize()
 
     def check(self, observations: Mapping[str, object]) -> Checked:
@@ -213,9 +259,26 @@ class Engine:
         """
         self._act.replay()
         self._device.copy_(self._action_host, self._action)
+        self._mirror_rows()
         self._device.synchronize()
         self._crossing = False
         return self._action_host.to(torch.float32, copy=True)
+
+    @property
+    def rows(self) -> int:
+        """Committed rows after the last ``act`` or ``read_rows``; 0 where there are none."""
+        return 0 if self._rows_host is None else int(self._rows_host.item())
+
+    def read_rows(self) -> int:
+        """Waits for the device and returns the committed rows, which ``act`` reads anyway."""
+        self._mirror_rows()
+        if self._rows is not None:
+            self._device.synchronize()
+        return self.rows
+
+    def _mirror_rows(self) -> None:
+        if self._rows is not None and self._rows_host is not None:
+            self._device.copy_(self._rows_host, self._rows)
 
     def close(self) -> None:
         """Waits for what runs and lets go of all memory."""
@@ -227,3 +290,4 @@ class Engine:
             # The plans hold the engine and the engine the plans: only this frees them at once.
             del self._plan, self._adopt, self._act, self.arena, self.initial
             del self._plan_state, self._plan_section, self._action, self._action_host, self._writer
+            del self._rows, self._rows_host

@@ -66,12 +66,21 @@ def state_fingerprint(policy: Policy, layout: StateLayout) -> Fingerprint:
     }
     for slot in layout.state:
         fields[f"state.{slot.spec.name}"] = describe(slot.spec.dtype, slot.spec.shape)
+    for row in layout.rows:
+        fields[f"state.{row.spec.name}"] = f"rows of {describe(row.spec.dtype, row.spec.shape)}"
     return Fingerprint(fields)
 
 
-def exec_fingerprint(state: Fingerprint, device: Device) -> Fingerprint:
-    """The state id and everything on this machine that can change the bits of a result."""
-    return Fingerprint({"state": state.id, **device.facts()})
+def exec_fingerprint(state: Fingerprint, device: Device, capacity: int = 0) -> Fingerprint:
+    """The state id and everything on this machine that can change the bits of a result.
+
+    Args:
+        state: Fingerprint of the state.
+        device: Where the policy runs.
+        capacity: Of the rows: a sum over another number of masked rows may round otherwise.
+    """
+    rows = {"rows.capacity": str(capacity)} if capacity else {}
+    return Fingerprint({"state": state.id, **rows, **device.facts()})
 
 
 def describe(dtype: torch.dtype, shape: tuple[int, ...]) -> str:

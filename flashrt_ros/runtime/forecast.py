@@ -9,6 +9,7 @@ from flashrt_ros.hardware.memory import Memory, in_words
 from flashrt_ros.runtime.buffers import Role, Slot, StateLayout, padded
 from flashrt_ros.runtime.device import Device
 from flashrt_ros.runtime.policy import PlanKind, Policy
+from flashrt_ros.runtime.row_pool import page_rows
 from flashrt_ros.runtime.store import MAX_CAPSULES
 
 COMFORT = 0.9
@@ -48,6 +49,9 @@ class Forecast:
         capsule_bytes: Weight of one capsule.
         store_bytes: As asked for.
         rollback_depth: As asked for.
+        least_row_bytes: What capsules need for the rows of one whole live state.
+        row_pool_bytes: What of ``store_bytes`` is for rows: that, and half of what is left beside
+            the ring and one capsule.
     """
 
     policy: str
@@ -57,11 +61,13 @@ class Forecast:
     capsule_bytes: int
     store_bytes: int
     rollback_depth: int
+    least_row_bytes: int = 0
+    row_pool_bytes: int = 0
 
     @property
     def slots(self) -> int:
         """Capsules with storage of their own that the pool holds."""
-        return self.store_bytes // self.capsule_bytes
+        return max(0, self.store_bytes - self.row_pool_bytes) // self.capsule_bytes
 
     @property
     def named_snapshots(self) -> int:
@@ -89,14 +95,17 @@ class Forecast:
         Raises:
             NoMemoryError: Says what is needed, what is there, and which parameter to set to what.
         """
-        least_bytes = (self.rollback_depth + 1) * self.capsule_bytes
+        least_bytes = (self.rollback_depth + 1) * self.capsule_bytes + self.least_row_bytes
         if self.store_bytes < least_bytes:
             cure = "raise store_bytes"
+            rows = ""
+            if self.least_row_bytes:
+                rows = f", and {self.least_row_bytes} bytes for the rows of one of them"
             if self.slots:
                 cure += f", or lower rollback_depth to at most {self.slots - 1}"
             raise NoMemoryError(
                 f"store_bytes: expected at least {least_bytes} for {self.rollback_depth} rollback"
-                f" boundaries and one capsule of {self.capsule_bytes} bytes each, found"
+                f" boundaries and one capsule of {self.capsule_bytes} bytes each{rows}, found"
                 f" {self.store_bytes}; {cure}"
             )
         free_bytes = self.memory.free_bytes
@@ -126,19 +135,19 @@ class Forecast:
         return words
 
     def _cure(self, free_bytes: int) -> str:
-        pool_bytes = self.slots * self.capsule_bytes
-        rest_bytes = self.needed_bytes - pool_bytes
+        pool_bytes = self.slots * self.capsule_bytes + self.row_pool_bytes
+        rest_bytes = self.needed_bytes - pool_bytes + self.least_row_bytes
         slots = int(COMFORT * free_bytes - rest_bytes) // self.capsule_bytes
         if slots > self.rollback_depth:
             return (
                 f"lower store_bytes from {self.store_bytes} to at most"
-                f" {slots * self.capsule_bytes}, or free memory"
+                f" {slots * self.capsule_bytes + self.least_row_bytes}, or free memory"
             )
         if slots > 0:
             return (
                 f"lower rollback_depth from {self.rollback_depth} to at most {slots - 1} and"
-                f" store_bytes from {self.store_bytes} to {slots * self.capsule_bytes}, or free"
-                " memory"
+                f" store_bytes from {self.store_bytes} to"
+                f" {slots * self.capsule_bytes + self.least_row_bytes}, or free memory"
             )
         least = in_words(rest_bytes + self.capsule_bytes)
         return f"without any rollback it still takes {least}: free memory, or use another device"
@@ -167,7 +176,8 @@ def make_forecast(
     if policy.plan_kind is PlanKind.BESIDE:
         copies.append("the planner's")
     copies += ["the caller's"] * spare_states
-    slots = store_bytes // weight
+    least_row_bytes, row_pool_bytes = _row_pool(layout, store_bytes, rollback_depth)
+    slots = max(0, store_bytes - row_pool_bytes) // weight
     scratch_bytes = _role_bytes(layout.outputs, Role.SCRATCH)
     items = [
         *_weights(policy, device),
@@ -182,14 +192,36 @@ def make_forecast(
             f" {_named(slots, rollback_depth)} named snapshots; branches take none",
         ),
     ]
+    if layout.capacity:
+        items += [
+            Item("rows", layout.capacity * layout.row_bytes, f"{layout.capacity} live rows"),
+            Item("row pool", row_pool_bytes, "rows of all capsules; what they share counts once"),
+        ]
     mirror_bytes = _slot_bytes(layout.outputs, policy.ports().action.buffer)
     if device.torch_device.type == "cuda":
         items.append(Item("workspaces", device.workspace_bytes, "of kernels, an estimate"))
         mirror_bytes += layout.input_bytes
     items.append(Item("mirrors", mirror_bytes, "what crosses to the host and back", host=True))
     return Forecast(
-        policy.family, device.name, memory, tuple(items), weight, store_bytes, rollback_depth
+        policy.family,
+        device.name,
+        memory,
+        tuple(items),
+        weight,
+        store_bytes,
+        rollback_depth,
+        least_row_bytes,
+        row_pool_bytes,
     )
+
+
+def _row_pool(layout: StateLayout, store_bytes: int, rollback_depth: int) -> tuple[int, int]:
+    if not layout.capacity:
+        return 0, 0
+    page_bytes = page_rows(layout.row_bytes) * layout.row_bytes
+    least_bytes = -(-layout.capacity * layout.row_bytes // page_bytes) * page_bytes
+    spare_bytes = store_bytes - (rollback_depth + 1) * layout.fixed_bytes - least_bytes
+    return least_bytes, least_bytes + max(0, spare_bytes) // 2
 
 
 def _named(slots: int, rollback_depth: int) -> int:

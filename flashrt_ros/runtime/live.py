@@ -21,6 +21,7 @@ from flashrt_ros.runtime.capsule import Capsule, new_id
 from flashrt_ros.runtime.capsule_image import CapsuleFacts
 from flashrt_ros.runtime.device import Device, Lane
 from flashrt_ros.runtime.fingerprint import Fingerprint
+from flashrt_ros.runtime.live_rows import LiveRows
 from flashrt_ros.runtime.policy import HostRecord
 from flashrt_ros.runtime.pool import Segment
 from flashrt_ros.runtime.ring import RollbackRing
@@ -81,6 +82,9 @@ class LiveState:
         # True once the ring has been offered the present boundary.
         self._offered = False
         self._torn = ""
+        self._rows: LiveRows | None = None
+        if store.rows is not None:
+            self._rows = LiveRows(device, store.rows, arena.rows)
 
     @property
     def state_id(self) -> str:
@@ -141,6 +145,8 @@ class LiveState:
             yield
         except BaseException as error:
             self._torn = f"{what}: {error}"
+            if self._rows is not None:
+                self._rows.forget()
             raise
 
     def _go(self, target: Capsule, key: int) -> None:
@@ -150,6 +156,8 @@ class LiveState:
             self._noise_key = target.segment.noise_key
             if key != self._noise_key:
                 self._set_key(key)
+            if self._rows is not None and target.segment.rows is not None:
+                self._rows.go(self.host.rows, target.segment.rows)
         self.host = copy.copy(target.host)
         # A boundary of the ring is nobody's parent: a rollback to the parent would stop at it.
         self.capsule_id = target.parent_id if target.automatic else target.id
@@ -172,7 +180,12 @@ class LiveState:
 
     def _keep(self, replacing: Capsule | None = None) -> Segment:
         """Returns a copy of the live state, for which others may have to give way."""
-        segment, evicted = self.store.reserve(replacing)
+        if self._rows is None:
+            return self._keep_in(*self.store.reserve(replacing))
+        with self._rows.guarded(self.host.rows) as pages:
+            return self._keep_in(*self.store.reserve(replacing, pages))
+
+    def _keep_in(self, segment: Segment, evicted: list[Capsule]) -> Segment:
         self.last_evicted = [capsule.name for capsule in evicted if not capsule.automatic]
         try:
             with self.device.bind(Lane.CONTROL):
@@ -186,6 +199,8 @@ class LiveState:
         """Copies the live state into ``segment``; the control lane must be bound."""
         self.device.copy_(segment.bytes, self.arena.fixed)
         segment.noise_key = self._noise_key
+        if self._rows is not None:
+            segment.rows = self._rows.keep(self.host.rows)
 
     def boundary_returned(self) -> None:
         """Says that the last step was undone: this boundary has been offered to the ring before.
@@ -199,12 +214,19 @@ class LiveState:
         if self._offered:
             return
         self._offered = True
-        if self._ring.due(self.host.step) and not self._ring.holds(self.host, self._noise_key):
-            segment = self._ring.take()
-            if segment is not None:
-                self._fill(segment)
-                id_ = new_id()
-                self._ring.push(self._describe(id_, f"boundary-{id_}", segment, automatic=True))
+        if not self._ring.due(self.host.step) or self._ring.holds(self.host, self._noise_key):
+            return
+        if self._rows is None:
+            self._push_boundary(self._ring.take())
+            return
+        with self._rows.guarded(self.host.rows) as pages:
+            self._push_boundary(self._ring.take(pages))
+
+    def _push_boundary(self, segment: Segment | None) -> None:
+        if segment is not None:
+            self._fill(segment)
+            id_ = new_id()
+            self._ring.push(self._describe(id_, f"boundary-{id_}", segment, automatic=True))
 
     def _describe(
         self,
@@ -225,7 +247,7 @@ class LiveState:
             created_ns=time.time_ns(),
             state_fingerprint=self.state_fingerprint,
             exec_fingerprint=self.exec_fingerprint,
-            size_bytes=segment.size_bytes,
+            size_bytes=segment.size_bytes + self.host.rows * self.arena.layout.row_bytes,
             segment=segment,
             pinned=pinned,
             automatic=automatic,

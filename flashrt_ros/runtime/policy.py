@@ -77,6 +77,7 @@ class HostRecord:
         length: Rows of the present chunk that may be taken; at that ``cursor`` a plan is due.
         chunk: Plans adopted in this episode.
         task: Task text; empty where none was given.
+        rows: Committed rows, as ``rows.length`` says; 0 where the policy has none.
     """
 
     step: int = 0
@@ -85,6 +86,7 @@ class HostRecord:
     length: int = 0
     chunk: int = 0
     task: str = ""
+    rows: int = 0
 
 
 class Policy(abc.ABC):
@@ -95,6 +97,11 @@ class Policy(abc.ABC):
     given, in place; they neither synchronise with the host nor keep anything elsewhere.
     The buffers ``noise.key`` and ``noise.counter`` (see ``flashrt_ros.runtime.noise``) are always
     part of the state; the runtime sets them at reset.
+
+    Buffers with a ``capacity`` grow by rows, one a token. New rows are written behind the
+    ``rows.length`` committed ones, then ``rows.length`` is raised in place; committed rows are
+    only read. Rows behind them hold garbage, which may be no number: mask it, do not multiply it
+    by zero.
     """
 
     family: ClassVar[str]
@@ -104,6 +111,10 @@ class Policy(abc.ABC):
     """H: rows that a plan predicts."""
     n_action_steps: int = 1
     """Rows that are taken before the next plan, at most ``chunk_size``."""
+    rows_per_plan: int = 0
+    """Most rows that one plan and its adoption append to the buffers that grow."""
+    rows_per_act: int = 0
+    """Most rows that one act appends. Where there is no room for them, nothing is run."""
 
     @abc.abstractmethod
     def config(self) -> Mapping[str, object]:
@@ -123,7 +134,7 @@ class Policy(abc.ABC):
 
     @abc.abstractmethod
     def reset_(self, state: Buffers) -> None:
-        """Writes the state of a new episode into every state buffer but ``noise.*``."""
+        """Writes the state of a new episode into every state buffer but ``noise.*`` and rows."""
 
     @abc.abstractmethod
     def act(self, state: Buffers, inputs: Buffers, outputs: Buffers) -> None:

@@ -8,6 +8,7 @@ import torch
 
 from flashrt_ros.errors import InternalError, NoMemoryError, NotConfiguredError
 from flashrt_ros.runtime.device import Device
+from flashrt_ros.runtime.row_segment import RowSpan
 
 
 class Segment:
@@ -20,6 +21,8 @@ class Segment:
         size_bytes: Its length.
         holders: Capsules that hold it; at zero the slot is free again.
         noise_key: Unsigned key within these bytes, so that nobody has to read it back.
+        rows: Rows that belong to these bytes, held as long as the segment is; None: the policy has
+            no buffers that grow.
     """
 
     def __init__(self, pool: SlotPool, index: int, view_N: torch.Tensor) -> None:
@@ -29,6 +32,7 @@ class Segment:
         self.size_bytes = pool.slot_bytes
         self.holders = 1
         self.noise_key = 0
+        self.rows: RowSpan | None = None
 
     @property
     def bytes(self) -> torch.Tensor:
@@ -66,7 +70,7 @@ class Segment:
             if self.holders:
                 return 0
             self._pool.give_back(self._index)
-        return self.size_bytes
+        return self.size_bytes + (0 if self.rows is None else self.rows.release())
 
     def close(self) -> None:
         """Lets go of the memory, whoever still holds the segment."""

@@ -48,8 +48,12 @@ class RollbackRing:
         newest = self._store.get(ids[-1]) if ids else None
         return newest is not None and newest.host == host and newest.key == key
 
-    def take(self) -> Segment | None:
+    def take(self, pages: int = 0) -> Segment | None:
         """Drops what is too old and returns a slot for the next boundary.
+
+        Args:
+            pages: Pages for its rows that must be free. The ring drops nothing for them: what its
+                boundaries hold, the live lineage needs.
 
         Returns:
             None if all storage is held by capsules that are not the ring's.
@@ -57,6 +61,8 @@ class RollbackRing:
         self._refresh()
         while len(self._ids) >= self.depth or (self._ids and not self._store.pool.free):
             self._drop_oldest()
+        if pages and pages > self._store.free_pages:
+            return None
         return self._store.pool.take() if self._store.pool.free else None
 
     def push(self, capsule: Capsule) -> None:

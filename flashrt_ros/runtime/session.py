@@ -5,13 +5,17 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 
+import numpy as np
+
 from flashrt_ros.errors import (
     BusyError,
+    InternalError,
     InvalidArgumentError,
+    NoMemoryError,
     SpecError,
 )
 from flashrt_ros.runtime import noise
-from flashrt_ros.runtime.buffers import StateLayout
+from flashrt_ros.runtime.buffers import ROWS_LENGTH, StateLayout
 from flashrt_ros.runtime.device import Device, Lane, open_device
 from flashrt_ros.runtime.engine import CONSUMED, Engine, complete_layout
 from flashrt_ros.runtime.fingerprint import exec_fingerprint, state_fingerprint
@@ -20,6 +24,7 @@ from flashrt_ros.runtime.number import check_int
 from flashrt_ros.runtime.policy import Action, PlanKind, Policy
 from flashrt_ros.runtime.pool import SlotPool
 from flashrt_ros.runtime.ring import RollbackRing
+from flashrt_ros.runtime.row_pool import RowPool
 from flashrt_ros.runtime.store import CapsuleStore
 from flashrt_ros.runtime.ticket import PlanTicket
 from flashrt_ros.runtime.transfer import Transfer
@@ -66,8 +71,9 @@ class PolicySession(Transfer):
             InvalidArgumentError: An argument is out of range.
             SpecError: The policy's declarations contradict each other.
             UnsupportedError: There is no such device here, or it cannot run policies.
-            NoMemoryError: ``store_bytes`` does not hold the ring and one capsule more, or the
-                device has not got the memory; nothing was allocated or moved.
+            NoMemoryError: ``store_bytes`` does not hold the ring and one capsule more, with all
+                the rows that fit into the live state, or the device has not got the memory;
+                nothing was allocated or moved.
         """
         seed = noise.check_seed(seed)
         store_bytes = check_int("store_bytes", store_bytes, 1)
@@ -76,7 +82,6 @@ class PolicySession(Transfer):
         warm_up = check_int("warm_up", warm_up, 0)
         self.policy = policy
         self.layout: StateLayout = complete_layout(policy)
-        weight = self.layout.fixed_bytes
         opened: Device = open_device(device)
         self.forecast: Forecast = make_forecast(
             policy, self.layout, opened, store_bytes, rollback_depth, spare_states
@@ -84,11 +89,18 @@ class PolicySession(Transfer):
         self.forecast.check()
         policy.module().to(opened.torch_device).eval()
         engine = Engine(policy, self.layout, opened)
-        pool = SlotPool(opened, weight, store_bytes)
-        store = CapsuleStore(pool, store_bytes)
+        rows_bytes = self.forecast.row_pool_bytes
+        pool = SlotPool(opened, self.layout.fixed_bytes, store_bytes - rows_bytes)
+        rows = RowPool(opened, self.layout.row_bytes, rows_bytes) if rows_bytes else None
+        store = CapsuleStore(pool, store_bytes, rows)
         scratch = pool.take()
         engine.prepare(warm_up, scratch.bytes)
         scratch.release()
+        if rows is not None:
+            with opened.bind(Lane.CONTROL):
+                opened.prepare_pieces(
+                    engine.arena.rows.view(-1), rows.memory, self.layout.capacity
+                )
         state = state_fingerprint(policy, self.layout)
         super().__init__(
             opened,
@@ -96,7 +108,7 @@ class PolicySession(Transfer):
             engine.initial,
             store,
             RollbackRing(store, rollback_depth, rollback_period_steps),
-            (state, exec_fingerprint(state, opened)),
+            (state, exec_fingerprint(state, opened, self.layout.capacity)),
             seed,
         )
         self._engine = engine
@@ -125,13 +137,17 @@ class PolicySession(Transfer):
             NotConfiguredError: The session is closed.
             SpecError: An observation is unknown, missing, ill-shaped or not finite; nothing has
                 changed.
+            NoMemoryError: There is no room for the rows that a step may append; nothing has
+                changed.
             InternalError: An earlier step failed half-way.
         """
         self._check_whole("step")
         checked = self._engine.check(observations)
+        due = self.plan_due
+        if self.layout.capacity:
+            self._check_room("step", self.policy.rows_per_act, due)
         with self.device.bind(Lane.CONTROL), self._tearing("a step failed"):
             self._offer_boundary()
-            due = self.plan_due
             if due or not self._engine.beside:
                 self._engine.write_inputs(checked)
             if due:
@@ -141,7 +157,7 @@ class PolicySession(Transfer):
                 self._engine.run_plan()
                 self._engine.adopt(0)
                 self._count_chunk(0)
-            return self._take()
+            return self._take(self.policy.rows_per_plan if due else 0)
 
     def begin_plan(self, observations: Mapping[str, object]) -> PlanTicket:
         """Begins a plan that runs beside the control thread; it overtakes an unfinished one.
@@ -188,6 +204,7 @@ class PolicySession(Transfer):
         Raises:
             NotConfiguredError: The session is closed.
             InvalidArgumentError: The policy's plans do not run beside.
+            NoMemoryError: As in ``step``.
             InternalError: An earlier step failed half-way.
         """
         self._check_whole("adopt")
@@ -196,10 +213,14 @@ class PolicySession(Transfer):
         reach = self.policy.chunk_size if CONSUMED in self.arena.inputs else 1
         if not (self._stands(ticket) and ticket.done) or consumed >= reach:
             return False
+        if self.layout.capacity:
+            self._check_room("adopt", 0, True)
         with self.device.bind(Lane.CONTROL), self._tearing("the adoption of a plan failed"):
             self._offer_boundary()
             self._engine.adopt(consumed)
             self._count_chunk(consumed)
+            if self.policy.rows_per_plan:
+                self._count_rows(self._engine.read_rows(), self.policy.rows_per_plan)
         self._tickets += 1
         return True
 
@@ -214,6 +235,7 @@ class PolicySession(Transfer):
             NotConfiguredError: The session is closed.
             BusyError: The chunk is used up; adopt a plan first.
             SpecError: As in ``step``, or they are needed and not given.
+            NoMemoryError: As in ``step``.
             InternalError: An earlier step failed half-way.
         """
         self._check_whole("act")
@@ -227,6 +249,8 @@ class PolicySession(Transfer):
             if observations is None:
                 raise SpecError("act: this policy acts on observations, and none were given")
             checked = self._engine.check(observations)
+        if self.layout.capacity:
+            self._check_room("act", self.policy.rows_per_act, False)
         with self.device.bind(Lane.CONTROL), self._tearing("a step failed"):
             self._offer_boundary()
             if checked is not None:
@@ -234,18 +258,26 @@ class PolicySession(Transfer):
             return self._take()
 
     def state_bytes(self) -> bytes:
-        """Returns all bytes of the state section, padding (zeros) included; for tests.
+        """Returns all bytes of the state, padding (zeros) included; for tests.
+
+        Returns:
+            The fixed section, then the committed rows.
 
         Raises:
             NotConfiguredError: The session is closed.
         """
         with self.device.bind(Lane.CONTROL):
-            return self.device.to_host(self.arena.fixed).numpy().tobytes()
+            fixed = self.device.to_host(self.arena.fixed).numpy().tobytes()
+            if not self.host.rows:
+                return fixed
+            rows_TB = self.device.to_host(self.arena.rows[: self.host.rows])
+        return fixed + rows_TB.numpy().tobytes()
 
     def state_digest(self) -> str:
         """Returns SHA-256, in hex, over name and bytes of every state buffer.
 
-        The host record is not in it, so that equal states of different episodes are equal.
+        The host record is not in it, so that equal states of different episodes are equal; nor
+        are rows that are not committed.
 
         Raises:
             NotConfiguredError: The session is closed.
@@ -255,6 +287,11 @@ class PolicySession(Transfer):
         for slot in self.layout.state:
             digest.update(f"{slot.spec.name}\n".encode())
             digest.update(state[slot.offset : slot.offset + slot.size_bytes])
+        rows_TB = np.frombuffer(state[self.layout.fixed_bytes :], np.uint8)
+        rows_TB = rows_TB.reshape(self.host.rows, self.layout.row_bytes)
+        for row in self.layout.rows:
+            digest.update(f"{row.spec.name}\n".encode())
+            digest.update(rows_TB[:, row.offset : row.offset + row.size_bytes].tobytes())
         return digest.hexdigest()
 
     def close(self) -> None:
@@ -266,11 +303,15 @@ class PolicySession(Transfer):
             return
         self._engine.close()
         self.store.close()
-        self._arena = None
+        self._arena = self._rows = None
         self._initial = self._initial.new_empty(0)
 
-    def _take(self) -> Action:
-        """Acts and commits; the control lane is bound."""
+    def _take(self, planned: int = 0) -> Action:
+        """Acts and commits; the control lane is bound.
+
+        Args:
+            planned: Rows that a plan may have appended before.
+        """
         host = self.host
         action = Action(
             values=self._engine.act(),
@@ -280,6 +321,8 @@ class PolicySession(Transfer):
             generation=self.generation,
             task=host.task,
         )
+        if self.layout.capacity:
+            self._count_rows(self._engine.rows, planned + self.policy.rows_per_act)
         host.step += 1
         if self.policy.plan_kind is not PlanKind.NONE:
             host.cursor += 1
@@ -291,6 +334,24 @@ class PolicySession(Transfer):
         self.host.cursor = consumed
         self.host.length = min(consumed + self.policy.n_action_steps, self.policy.chunk_size)
         self.host.chunk += 1
+
+    def _check_room(self, verb: str, acts: int, plans: bool) -> None:
+        rows, capacity = self.host.rows, self.layout.capacity
+        needed = acts + (self.policy.rows_per_plan if plans else 0)
+        if rows + needed > capacity:
+            raise NoMemoryError(
+                f"{verb}: expected room for {needed} more rows, found {rows} of {capacity} in use;"
+                " nothing was run: reset, restore or roll back, or give the policy's buffers a"
+                " larger capacity"
+            )
+
+    def _count_rows(self, rows: int, most: int) -> None:
+        if not 0 <= rows - self.host.rows <= most:
+            raise InternalError(
+                f"policy {self.policy.family!r}: expected {ROWS_LENGTH!r} to rise by 0 to {most}"
+                f" rows, found {self.host.rows} before and {rows} after"
+            )
+        self.host.rows = rows
 
     def _stands(self, ticket: PlanTicket) -> bool:
         return ticket.generation == self.generation and ticket.number == self._tickets

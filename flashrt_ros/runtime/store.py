@@ -15,6 +15,8 @@ from flashrt_ros.errors import (
 )
 from flashrt_ros.runtime.capsule import Capsule, check_name
 from flashrt_ros.runtime.pool import Segment, SlotPool
+from flashrt_ros.runtime.row_pool import RowPool
+from flashrt_ros.runtime.row_segment import WhatIf
 
 MAX_CAPSULES = 2048
 """Named capsules of one store: branches share their bytes, but each is an object on the host, and
@@ -27,21 +29,28 @@ Capsules = list[Capsule]  # within the class, list is the verb
 class CapsuleStore:
     """Holds capsules in a pool of equal slots; several capsules may share one slot.
 
+    Their rows lie in a pool of pages, which capsules of one lineage share. A page is free again
+    when no capsule needs a row of it.
+
     Where a slot is needed and none is free, capsules are evicted in this order, as few as needed:
     boundaries of the rollback ring, oldest first, but never the newest; then named capsules that
     are not pinned, least recently used first (made, restored or forked). Pinned capsules and those
-    that share their storage with others are never evicted: dropping one of them frees nothing.
+    that share their slot with others are never evicted: dropping one of them frees nothing.
+    Where pages are short the order is the same, and of those that came up, the ones whose going
+    does not help stay, the most recently used first.
     Where there are ``MAX_CAPSULES`` named ones, the least recently used that is not pinned gives
     way to the next, whatever it shares.
 
     Attributes:
         pool: Where the bytes lie.
-        bytes_budget: Bytes that the pool may hold.
+        rows: Where rows lie; None: there are none.
+        bytes_budget: Bytes that both pools may hold.
         removals: Capsules dropped or evicted so far.
     """
 
-    def __init__(self, pool: SlotPool, budget_bytes: int) -> None:
+    def __init__(self, pool: SlotPool, budget_bytes: int, rows: RowPool | None = None) -> None:
         self.pool = pool
+        self.rows = rows
         self.bytes_budget = budget_bytes
         self.removals = 0
         self._capsules: dict[str, Capsule] = {}
@@ -52,7 +61,12 @@ class CapsuleStore:
     @property
     def bytes_used(self) -> int:
         """Bytes that all capsules hold together; shared storage counts once."""
-        return self.pool.bytes_used
+        return self.pool.bytes_used + (0 if self.rows is None else self.rows.bytes_used)
+
+    @property
+    def free_pages(self) -> int:
+        """Pages for rows that may be taken."""
+        return 0 if self.rows is None else self.rows.free
 
     def __len__(self) -> int:
         return len(self._capsules)
@@ -157,14 +171,25 @@ class CapsuleStore:
 
     def unique_bytes(self, capsule: Capsule) -> int:
         """Returns the bytes that would be freed if ``capsule`` alone were dropped."""
-        return capsule.segment.size_bytes if capsule.segment.holders == 1 else 0
+        segment = capsule.segment
+        if segment.holders > 1:
+            return 0
+        if segment.rows is None or self.rows is None:
+            return segment.size_bytes
+        what_if = WhatIf()
+        with self.rows.lock:
+            what_if.release(segment.rows)
+        return segment.size_bytes + what_if.freed * self.rows.page_bytes
 
-    def reserve(self, replacing: Capsule | None = None) -> tuple[Segment, Capsules]:
+    def reserve(
+        self, replacing: Capsule | None = None, pages: int = 0
+    ) -> tuple[Segment, Capsules]:
         """Takes a slot for one more capsule, evicting as the class says where none is free.
 
         Args:
             replacing: Capsule that the new one takes the place of; it is removed, and is the last
                 one to give its slot.
+            pages: Pages for its rows, which are free afterwards.
 
         Returns:
             The slot, and the capsules evicted, without ``replacing``.
@@ -172,7 +197,11 @@ class CapsuleStore:
         Raises:
             NoMemoryError: Nothing may be evicted; nothing was changed.
         """
-        victims = self._victims(replacing)
+        if self.rows is None:
+            victims = self._victims(replacing, pages)
+        else:
+            with self.rows.lock:
+                victims = self._victims(replacing, pages)
         if replacing is not None:
             self._remove(replacing)
         for victim in victims:
@@ -185,21 +214,39 @@ class CapsuleStore:
         self._id_of_name.clear()
         self._used.clear()
         self.pool.close()
+        if self.rows is not None:
+            self.rows.close()
 
     def _named(self) -> int:
         return sum(not capsule.automatic for capsule in self._capsules.values())
 
-    def _victims(self, replacing: Capsule | None) -> Capsules:
+    def _victims(self, replacing: Capsule | None, pages: int) -> Capsules:
         first = [] if replacing is not None else self._one_too_many()
         going = first if replacing is None else [replacing]
-        if self.pool.free or any(capsule.segment.holders == 1 for capsule in going):
+        slot = self.pool.free or any(capsule.segment.holders == 1 for capsule in going)
+        if slot and pages <= self.free_pages:
             return first
+        gain = _Gain(self.pool.free, self.free_pages)
+        for capsule in going:
+            gain.add(capsule)
         others = [c for c in self._capsules.values() if c not in going]
         ring = [c for c in others if c.automatic][:-1]
+        victims: Capsules = []
         for capsule in (*ring, *self._by_use(others)):
+            if gain.suffices(pages):
+                break
             if capsule.segment.holders == 1:
-                return [*first, capsule]
-        raise NoMemoryError(self._full())
+                gain.add(capsule)
+                victims.append(capsule)
+        if not gain.suffices(pages):
+            raise NoMemoryError(self._full(pages))
+        for capsule in victims[-2::-1]:
+            gain.take_back(capsule)
+            if gain.suffices(pages):
+                victims.remove(capsule)
+            else:
+                gain.add(capsule)
+        return [*first, *victims]
 
     def _one_too_many(self) -> Capsules:
         if len(self) < MAX_CAPSULES or self._named() < MAX_CAPSULES:
@@ -214,13 +261,17 @@ class CapsuleStore:
         named = [c for c in capsules if not (c.automatic or c.pinned)]
         return sorted(named, key=lambda c: self._used[c.id])
 
-    def _full(self) -> str:
+    def _full(self, pages: int) -> str:
         pinned = sum(c.pinned for c in self._capsules.values())
         shared = sum(c.segment.holders > 1 for c in self._capsules.values())
+        rows = ""
+        if self.rows is not None:
+            rows = f" and {pages * self.rows.page_bytes} bytes of new rows"
         return (
-            f"no room for one more capsule of {self.pool.slot_bytes} bytes: {self.bytes_used} of"
-            f" {self.bytes_budget} bytes are held by {len(self)} capsules, of which {pinned} are"
-            f" pinned and {shared} share storage; drop some, or raise store_bytes"
+            f"no room for one more capsule of {self.pool.slot_bytes} bytes{rows}:"
+            f" {self.bytes_used} of {self.bytes_budget} bytes are held by {len(self)} capsules,"
+            f" of which {pinned} are pinned and {shared} share storage; drop some, or raise"
+            " store_bytes"
         )
 
     def _remove(self, capsule: Capsule) -> int:
@@ -229,3 +280,26 @@ class CapsuleStore:
         del self._used[capsule.id]
         self.removals += 1
         return capsule.segment.release()
+
+
+class _Gain:
+    """What would be free if capsules were removed."""
+
+    def __init__(self, slots: int, pages: int) -> None:
+        self._slots = slots
+        self._pages = pages
+        self._what_if = WhatIf()
+
+    def suffices(self, pages: int) -> bool:
+        return self._slots > 0 and self._pages + self._what_if.freed >= pages
+
+    def add(self, capsule: Capsule) -> None:
+        if capsule.segment.holders == 1:
+            self._slots += 1
+            if capsule.segment.rows is not None:
+                self._what_if.release(capsule.segment.rows)
+
+    def take_back(self, capsule: Capsule) -> None:
+        self._slots -= 1
+        if capsule.segment.rows is not None:
+            self._what_if.retain(capsule.segment.rows)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from flashrt_ros.errors import CorruptError
+from flashrt_ros.errors import CorruptError, UnsupportedError
 from flashrt_ros.runtime import noise
 from flashrt_ros.runtime.capsule import Capsule, new_id
 from flashrt_ros.runtime.capsule_image import CapsuleFacts, CapsuleImage, HostBuffer
@@ -50,6 +50,7 @@ class Transfer(Verbs):
         Raises:
             NotConfiguredError: The session is closed.
             NotFoundError: There is no such capsule, or no longer.
+            UnsupportedError: It has rows, which files do not hold.
         """
         return self.read(self.hold(source))
 
@@ -59,8 +60,15 @@ class Transfer(Verbs):
         Raises:
             NotConfiguredError: The session is closed.
             NotFoundError: There is no such capsule, or no longer.
+            UnsupportedError: It has rows, which files do not hold.
         """
         capsule = self._find(source)
+        if capsule.segment.rows is not None:
+            raise UnsupportedError(
+                f"capsule {capsule.name!r}: the state of policy {self.policy.family!r} grows by"
+                f" rows ({', '.join(slot.spec.name for slot in self.arena.layout.rows)}), which"
+                " capsule files do not hold; keep the capsule in the store"
+            )
         capsule.segment.retain()
         self.device.mark(Lane.CONTROL)
         return capsule

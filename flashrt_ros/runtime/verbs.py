@@ -1,6 +1,7 @@
 """The verbs: snapshot, restore, fork, rollback, reset and drop.
 
-Each checks all that can fail before it changes anything, then enqueues one contiguous copy.
+Each checks all that can fail before it changes anything, then enqueues one contiguous copy, and
+the copies of those rows that differ.
 """
 
 from __future__ import annotations
@@ -60,6 +61,8 @@ class Verbs(LiveState):
         with self.device.bind(Lane.CONTROL), self._tearing("a reset failed"):
             self.device.copy_(arena.fixed, self._initial)
             self._set_key(key)
+            if self._rows is not None:
+                self._rows.forget()
         self.host = HostRecord(episode=episode, task=task)
         self.capsule_id = ""
         self._ring.keep(())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from flashrt_ros.runtime.buffers import ROWS_LENGTH
 from flashrt_ros.testing.rig import Moment, Rig, difference
 from flashrt_ros.testing.subject import Subject
 from flashrt_ros.testing.walk import changes
@@ -17,6 +18,9 @@ def reset(subject: Subject) -> list[str]:
         generator = torch.Generator().manual_seed(seed)
         bytes_N = torch.randint(0, 256, rig.fixed.shape, dtype=torch.uint8, generator=generator)
         rig.fixed.copy_(bytes_N)
+        # The number of rows is the runtime's to set, and no random one fits.
+        if rig.layout.capacity:
+            rig.state[ROWS_LENGTH].zero_()
         rig.reset()
         after.append(rig.digests())
     unclear = changes(*after)

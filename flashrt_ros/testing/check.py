@@ -24,6 +24,7 @@ CHECKS: tuple[tuple[str, str, Check], ...] = (
     ("addresses", "no buffer moves or is bound anew", hygiene.addresses),
     ("inputs", "nothing writes to an input", hygiene.inputs),
     ("plan_kind", "a plan that is declared to run beside leaves the state alone", hygiene.beside),
+    ("append_only", "committed rows never change, and their number is told", hygiene.append_only),
     ("attributes", "no Python attribute, closure or global changes", hygiene.attributes),
     ("parameters", "no weight or constant changes", hygiene.parameters),
     ("foreign", "no operation writes to a tensor that is no buffer", hygiene.foreign),
@@ -64,7 +65,8 @@ def check_policy(
         device: ``cpu``, ``cuda`` or ``cuda:N``; only CUDA really captures.
         steps: Control steps of an episode. None takes two chunks and a bit, at least 12, and more
             than the ``horizon`` of the policy's configuration, if it has one of that name: what
-            happens later than that in an episode is not seen.
+            happens later than that in an episode is not seen. Buffers that grow limit it to a
+            third of their capacity.
         observations: One recorded episode, port key to array-like for each step; None makes
             random ones of about unit size.
 
@@ -78,6 +80,7 @@ def check_policy(
     """
     opened = open_device(device)
     count = _enough(policy) if steps is None else max(4, steps)
+    count = min(count, _affordable(policy))
     policy.module().to(opened.torch_device)
     subject = Subject(policy, opened, count, observations)
     results: list[Result] = []
@@ -100,6 +103,13 @@ def check_policy(
 def _enough(policy: Policy) -> int:
     horizon = policy.config().get("horizon", 0)
     return max(12, 2 * policy.n_action_steps + 3, horizon + 3 if isinstance(horizon, int) else 0)
+
+
+def _affordable(policy: Policy) -> int:
+    """Steps of an episode, of which the checks run up to three on end, that rows have room for."""
+    each = policy.rows_per_plan + policy.rows_per_act
+    capacity = max((getattr(spec, "capacity", 0) for spec in policy.layout()), default=0)
+    return max(4, (capacity // each - 1) // 3) if each > 0 and capacity else 1 << 30
 
 
 def _run(name: str, rule: str, check: Check, subject: Subject, before: Sequence[Result]) -> Result:

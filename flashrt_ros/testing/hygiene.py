@@ -11,14 +11,14 @@ import numpy as np
 import torch
 
 from flashrt_ros.errors import FlashRTError
-from flashrt_ros.runtime.buffers import BufferSpec, Role
+from flashrt_ros.runtime.buffers import ROWS_LENGTH, ROWS_SPEC, BufferSpec, Role
 from flashrt_ros.runtime.engine import CONSUMED, complete_layout
 from flashrt_ros.runtime.noise import NOISE_SPECS
 from flashrt_ros.runtime.policy import PlanKind, Port
 from flashrt_ros.testing.foreign_write import ForeignWrites
 from flashrt_ros.testing.host_read import HostReads
 from flashrt_ros.testing.outside import OutsideReads
-from flashrt_ros.testing.rig import Rig, difference
+from flashrt_ros.testing.rig import Rig, committed, difference
 from flashrt_ros.testing.subject import Subject
 from flashrt_ros.testing.walk import attribute_digests, changes, tensor_digest, weight_digests
 
@@ -34,9 +34,9 @@ def specs(subject: Subject) -> list[str]:
     if declared != policy.layout():
         problems.append("layout(): a second call declares other buffers")
     by_name = {spec.name: spec for spec in declared}
-    for noise in NOISE_SPECS:
-        if by_name.get(noise.name, noise) != noise:
-            problems.append(f"{noise.name}: expected {noise}, found {by_name[noise.name]}")
+    for own in (*NOISE_SPECS, ROWS_SPEC):
+        if by_name.get(own.name, own) != own:
+            problems.append(f"{own.name}: expected {own}, found {by_name[own.name]}")
     ports = policy.ports()
     for port in ports.observations:
         problems += _port(port, by_name, Role.INPUT)
@@ -124,6 +124,50 @@ def beside(subject: Subject) -> list[str]:
         return []
     rig = Rig(subject.policy, subject.device, captured=False)
     return _around(subject, rig, rig.state, lambda call: call == "plan", "writes to state")
+
+
+def append_only(subject: Subject) -> list[str]:
+    """Digests of the committed rows around each call, and their number."""
+    policy = subject.policy
+    rig = Rig(policy, subject.device, captured=False)
+    if not rig.layout.capacity:
+        return []
+    most = {
+        "plan": policy.rows_per_plan,
+        "adopt": policy.rows_per_plan,
+        "act": policy.rows_per_act,
+    }
+    before: dict[str, str] = {}
+    length = 0
+    found: dict[str, None] = {}
+
+    def rows(end: int) -> dict[str, str]:
+        slots = {slot.spec.name: slot.view(rig.rows[:end]) for slot in rig.layout.rows}
+        return {name: tensor_digest(tensor) for name, tensor in slots.items()}
+
+    def watch(call: str, done: bool) -> None:
+        nonlocal before, length
+        if not done:
+            length = committed(rig.state)
+            before = rows(length)
+            return
+        if call == "reset_":
+            return
+        found.update(
+            {
+                f"{call} rewrites committed rows of {name}; only append": None
+                for name in changes(before, rows(length))
+            }
+        )
+        risen = committed(rig.state) - length
+        if not 0 <= risen <= most[call]:
+            found[f"{call}: {ROWS_LENGTH} rises by {risen}, expected 0 to {most[call]}"] = None
+
+    rig.watch = watch
+    for index in (0, 1):
+        rig.reset()
+        rig.run(subject.episode(index))
+    return list(found)
 
 
 def _around(

@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import torch
-
-from flashrt_ros.runtime.buffers import Slot
+from flashrt_ros.runtime.buffers import RowSlot, Slot
 from flashrt_ros.runtime.noise import KEY, as_signed
 from flashrt_ros.runtime.session import PolicySession
 from flashrt_ros.testing.episode import Observation
-from flashrt_ros.testing.rig import ACTION, Moment, Rig, difference
+from flashrt_ros.testing.rig import ACTION, Moment, Rig, Saved, difference, digests, part
 from flashrt_ros.testing.subject import Subject
 from flashrt_ros.testing.walk import tensor_digest
 
@@ -27,18 +25,19 @@ def leave_one_out(subject: Subject) -> list[str]:
     """
     rig, steps = subject.rig, subject.steps
     rig.reset(key=2)
-    donors: list[torch.Tensor] = []
+    donors: list[Saved] = []
     # One step more than there are cuts, so that a counter can differ at each of them.
     for observation in subject.episode(1, steps + 1):
         rig.step(observation)
-        donors.append(rig.fixed.clone())
+        donors.append(rig.save())
     rig.reset(key=1)
     track = _Track(subject.episode(0, 2 * steps), [], [])
     for observation in track.observations:
-        track.boundaries.append((rig.fixed.clone(), rig.cursor))
+        track.boundaries.append(rig.save())
         track.moments.extend(rig.run([observation]))
     subject.inert = {}
-    for slot in rig.layout.state:
+    slots: tuple[Slot | RowSlot, ...] = (*rig.layout.state, *rig.layout.rows)
+    for slot in slots:
         reason = _inert(subject, slot, donors, track)
         if reason:
             subject.inert[slot.spec.name] = reason
@@ -50,23 +49,20 @@ class _Track:
     """An episode: what was observed, state and cursor before each step, moment after it."""
 
     observations: list[Observation]
-    boundaries: list[tuple[torch.Tensor, int]]
+    boundaries: list[Saved]
     moments: list[Moment]
 
 
-def _inert(subject: Subject, slot: Slot, donors: list[torch.Tensor], track: _Track) -> str:
+def _inert(subject: Subject, slot: Slot | RowSlot, donors: list[Saved], track: _Track) -> str:
     rig, name = subject.rig, slot.spec.name
-    part = slice(slot.offset, slot.offset + slot.size_bytes)
     tried = False
     # From the reset on: a latch that closes at the first step only differs there.
     for cut in (0, *subject.cuts(_CUTS)):
-        fixed, cursor = track.boundaries[cut]
-        others = [donor for donor in _near(donors, cut) if not donor[part].equal(fixed[part])]
-        for donor in others[:_DONORS]:
+        mixtures = (_mixture(track.boundaries[cut], donor, slot) for donor in _near(donors, cut))
+        others = [mixture for mixture in mixtures if mixture is not None]
+        for mixture in others[:_DONORS]:
             tried = True
-            rig.fixed.copy_(fixed)
-            rig.fixed[part].copy_(donor[part])
-            rig.cursor = cursor
+            rig.load(mixture)
             for step in range(cut, cut + subject.steps):
                 (moment,) = rig.run([track.observations[step]])
                 if {**moment, name: ""} != {**track.moments[step], name: ""}:
@@ -78,7 +74,20 @@ def _inert(subject: Subject, slot: Slot, donors: list[torch.Tensor], track: _Tra
     return "its value from another episode changed no action and no other buffer"
 
 
-def _near(donors: list[torch.Tensor], cut: int) -> list[torch.Tensor]:
+def _mixture(boundary: Saved, donor: Saved, slot: Slot | RowSlot) -> Saved | None:
+    """A boundary with one buffer of another; None if that changes nothing.
+
+    Of a buffer that grows, as many rows are taken as both have.
+    """
+    rows = min(len(boundary.rows), len(donor.rows)) if isinstance(slot, RowSlot) else None
+    mixed = Saved(boundary.fixed.clone(), boundary.rows.clone(), boundary.cursor)
+    if part(mixed, slot)[:rows].equal(part(donor, slot)[:rows]):
+        return None
+    part(mixed, slot)[:rows].copy_(part(donor, slot)[:rows])
+    return mixed
+
+
+def _near(donors: list[Saved], cut: int) -> list[Saved]:
     """Donors by how near their step is to the cut, the cut's own first."""
     order = sorted(range(len(donors)), key=lambda index: abs(index + 1 - cut))
     return [donors[index] for index in order]
@@ -153,6 +162,6 @@ def _drive(session: PolicySession, observations: Sequence[Observation]) -> list[
     moments = []
     for observation in observations:
         action = session.step(observation)
-        state = {name: tensor_digest(tensor) for name, tensor in session.arena.state.items()}
+        state = digests(session.layout, session.arena.state)
         moments.append({ACTION: tensor_digest(action.values), **state})
     return moments

@@ -3,10 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 import torch
 
-from flashrt_ros.runtime.buffers import Arena, Role
+from flashrt_ros.errors import SpecError
+from flashrt_ros.runtime.buffers import (
+    ROWS_LENGTH,
+    Arena,
+    Role,
+    RowSlot,
+    Slot,
+    StateLayout,
+)
 from flashrt_ros.runtime.device import Device, Lane
 from flashrt_ros.runtime.engine import complete_layout
 from flashrt_ros.runtime.graph import GraphPlan
@@ -29,6 +38,37 @@ def difference(expected: Sequence[Moment], found: Sequence[Moment]) -> str:
     return ""
 
 
+def digests(layout: StateLayout, state: Mapping[str, torch.Tensor]) -> Moment:
+    """Name to digest of every state buffer; of those that grow, the committed rows alone."""
+    rows = {slot.spec.name for slot in layout.rows}
+    length = committed(state)
+    return {
+        name: tensor_digest(tensor[:length] if name in rows else tensor)
+        for name, tensor in state.items()
+    }
+
+
+def committed(state: Mapping[str, torch.Tensor]) -> int:
+    """Number of committed rows, within what there is room for."""
+    length = state.get(ROWS_LENGTH)
+    return 0 if length is None else max(0, int(length.item()))
+
+
+@dataclass(frozen=True)
+class Saved:
+    """A whole boundary.
+
+    Attributes:
+        fixed: Copy of ``Rig.fixed``.
+        rows: ``(T, row_bytes)`` uint8, copy of the committed rows.
+        cursor: ``Rig.cursor``.
+    """
+
+    fixed: torch.Tensor
+    rows: torch.Tensor
+    cursor: int
+
+
 class Rig:
     """Buffers, plans and a chunk cursor.
 
@@ -36,7 +76,8 @@ class Rig:
         state: Name to state buffer.
         inputs: Name to input buffer.
         outputs: Name to output or scratch buffer.
-        fixed: All state as one flat uint8 tensor.
+        fixed: All state of fixed size as one flat uint8 tensor.
+        rows: ``(capacity, row_bytes)`` uint8: the rows, committed or not.
         cursor: Rows of the present chunk that were taken.
         watch: Called with the name of each call into the policy, before and after it.
 
@@ -52,6 +93,7 @@ class Rig:
         self.layout = complete_layout(policy)
         self._arena = Arena(self.layout, device)
         self.fixed = self._arena.fixed
+        self.rows = self._arena.rows
         # Plain dicts, so that a policy that binds a name anew is seen to do so.
         self.state = dict(self._arena.state)
         self.inputs = dict(self._arena.inputs)
@@ -95,6 +137,8 @@ class Rig:
         self._call("reset_", lambda: self._policy.reset_(self.state))
         self.state[KEY].fill_(as_signed(key))
         self.state[COUNTER].zero_()
+        if self.layout.capacity:
+            self.state[ROWS_LENGTH].zero_()
         self.cursor = self._policy.n_action_steps
 
     def step(
@@ -108,14 +152,24 @@ class Rig:
 
         Returns:
             The action on the host, a copy.
+
+        Raises:
+            SpecError: There is no room for the rows that the step may append.
         """
         ports = self._policy.ports()
+        most = self._policy.rows_per_plan + self._policy.rows_per_act
+        if self.layout.capacity and committed(self.state) + most > self.layout.capacity:
+            raise SpecError(
+                f"{committed(self.state)} of {self.layout.capacity} rows are in use and a step may"
+                f" append {most}; check with fewer steps, or with a larger capacity"
+            )
         due = "plan" in self._calls and self.cursor >= self._policy.n_action_steps
         if due or not self._beside:
             for port in ports.observations:
                 self.inputs[port.buffer].copy_(observation[port.key])
         if due:
             self._fill(garbage, self.outputs.values())
+            self._fill_rows(garbage)
             self._call("plan", self._calls["plan"])
             # The planned chunk is in the outputs until it is adopted; scratch is not.
             self._fill(garbage, self._scratch)
@@ -124,6 +178,7 @@ class Rig:
             self.cursor = 0
         self._fill(garbage, self.outputs.values())
         self._fill(garbage, self._planner_inputs)
+        self._fill_rows(garbage)
         self._call("act", self._calls["act"])
         self.cursor += 1
         return self._device.to_host(self.outputs[ports.action.buffer])
@@ -140,7 +195,17 @@ class Rig:
 
     def digests(self) -> Moment:
         """Name to digest of every state buffer."""
-        return {name: tensor_digest(tensor) for name, tensor in self.state.items()}
+        return digests(self.layout, self.state)
+
+    def save(self) -> Saved:
+        """Returns a copy of the present boundary."""
+        return Saved(self.fixed.clone(), self.rows[: committed(self.state)].clone(), self.cursor)
+
+    def load(self, saved: Saved) -> None:
+        """Returns to a boundary."""
+        self.fixed.copy_(saved.fixed)
+        self.rows[: len(saved.rows)].copy_(saved.rows)
+        self.cursor = saved.cursor
 
     def _call(self, name: str, call: Callable[[], None]) -> None:
         if self.watch:
@@ -153,9 +218,20 @@ class Rig:
         if self.watch:
             self.watch(name, True)
 
+    def _fill_rows(self, garbage: torch.Generator | None) -> None:
+        """Rows that are not committed are scratch."""
+        if self.layout.capacity:
+            self._fill(garbage, [self.rows[committed(self.state) :]])
+
     def _fill(self, garbage: torch.Generator | None, tensors: Iterable[torch.Tensor]) -> None:
         if garbage is None:
             return
         for tensor in tensors:
             raw_N = tensor.reshape(-1).view(torch.uint8)
             raw_N.copy_(torch.randint(0, 256, raw_N.shape, dtype=torch.uint8, generator=garbage))
+
+
+def part(saved: Saved, slot: Slot | RowSlot) -> torch.Tensor:
+    """Returns the bytes of one buffer in a boundary, as a view."""
+    section = saved.rows if isinstance(slot, RowSlot) else saved.fixed
+    return section[..., slot.offset : slot.offset + slot.size_bytes]

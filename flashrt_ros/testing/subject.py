@@ -68,7 +68,8 @@ class Subject:
     def session(self) -> PolicySession:
         """A real session, prepared once and shared; a check resets it first."""
         if self._session is None:
-            size_bytes = complete_layout(self.policy).fixed_bytes
+            layout = complete_layout(self.policy)
+            size_bytes = layout.fixed_bytes + 2 * layout.capacity * layout.row_bytes
             self._session = PolicySession(
                 self.policy,
                 device=self.device.name,

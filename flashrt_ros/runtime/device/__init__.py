@@ -9,10 +9,10 @@ import torch
 from flashrt_ros.errors import InvalidArgumentError, UnsupportedError
 from flashrt_ros.hardware.driver import read_driver
 from flashrt_ros.hardware.torch_build import read_torch_build
-from flashrt_ros.runtime.device.base import Device, Lane, Replay
+from flashrt_ros.runtime.device.base import Device, Lane, Pieces, Replay
 from flashrt_ros.runtime.device.startup import check_gpu
 
-__all__ = ["Device", "Lane", "Replay", "open_device"]
+__all__ = ["Device", "Lane", "Pieces", "Replay", "open_device"]
 
 
 def open_device(name: str) -> Device:

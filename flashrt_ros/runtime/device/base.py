@@ -6,14 +6,35 @@ import abc
 import enum
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
 from flashrt_ros.hardware.finding import Finding
 from flashrt_ros.hardware.memory import Memory
 
+Offsets = npt.NDArray[np.int64]
 Replay = Callable[[], None]
 """Runs a prepared plan once, on the lane that is bound."""
+
+
+@dataclass
+class Pieces:
+    """Pieces to be copied between two sections; none overlaps another.
+
+    Attributes:
+        dst_offsets: ``(n,)``: byte at which each goes, a multiple of 16.
+        src_offsets: ``(n,)``: byte from which each comes, a multiple of 16.
+        sizes: ``(n,)``: bytes of each, a multiple of 16.
+        prepared: What a device made of them, so that copying the same again is quick.
+    """
+
+    dst_offsets: Offsets
+    src_offsets: Offsets
+    sizes: Offsets
+    prepared: Offsets | None = None
 
 
 class Lane(enum.Enum):
@@ -69,6 +90,26 @@ class Device(abc.ABC):
     @abc.abstractmethod
     def copy_(self, dst: torch.Tensor, src: torch.Tensor) -> None:
         """Enqueues one contiguous copy; source and destination do not overlap."""
+
+    @abc.abstractmethod
+    def prepare_pieces(self, dst: torch.Tensor, src: torch.Tensor, pieces: int) -> None:
+        """Allocates and warms up what ``copy_pieces_`` needs; the control lane must be bound.
+
+        Args:
+            dst: As in ``copy_pieces_``; of no meaning yet, the first 16 bytes are written.
+            src: As in ``copy_pieces_``, longer than 16 bytes.
+            pieces: Most pieces of one call; together they are no longer than ``dst``.
+        """
+
+    @abc.abstractmethod
+    def copy_pieces_(self, dst: torch.Tensor, src: torch.Tensor, pieces: Pieces) -> None:
+        """Enqueues copies of many pieces, at about the cost of one.
+
+        Args:
+            dst: Flat uint8, written.
+            src: Flat uint8, read.
+            pieces: What of ``src`` goes where in ``dst``.
+        """
 
     @abc.abstractmethod
     def compile(self, fn: Callable[[], None], warm_up: int, before: Callable[[], None]) -> Replay:

@@ -15,7 +15,7 @@ import torch
 from flashrt_ros.errors import NoMemoryError
 from flashrt_ros.hardware.memory import Memory, available_bytes
 from flashrt_ros.runtime.buffers import ALIGNMENT
-from flashrt_ros.runtime.device.base import Device, Lane, Replay
+from flashrt_ros.runtime.device.base import Device, Lane, Pieces, Replay
 from flashrt_ros.runtime.device.switches import numeric_switches
 
 
@@ -57,6 +57,15 @@ class CpuDevice(Device):
     def copy_(self, dst: torch.Tensor, src: torch.Tensor) -> None:
         """See ``Device.copy_``."""
         dst.copy_(src)
+
+    def prepare_pieces(self, dst: torch.Tensor, src: torch.Tensor, pieces: int) -> None:
+        """See ``Device.prepare_pieces``."""
+
+    def copy_pieces_(self, dst: torch.Tensor, src: torch.Tensor, pieces: Pieces) -> None:
+        """See ``Device.copy_pieces_``."""
+        columns = (pieces.dst_offsets, pieces.src_offsets, pieces.sizes)
+        for to, fro, size in zip(*(column.tolist() for column in columns), strict=True):
+            dst[to : to + size].copy_(src[fro : fro + size])
 
     def compile(self, fn: Callable[[], None], warm_up: int, before: Callable[[], None]) -> Replay:
         """See ``Device.compile``."""

@@ -7,14 +7,19 @@ import importlib.metadata
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 
 from flashrt_ros.errors import NoMemoryError
 from flashrt_ros.hardware.memory import Memory, available_bytes
-from flashrt_ros.runtime.device.base import Device, Lane, Replay
+from flashrt_ros.runtime.device.base import Device, Lane, Pieces, Replay
 from flashrt_ros.runtime.device.switches import numeric_switches
 from flashrt_ros.runtime.noise import triton_found
+
+if TYPE_CHECKING:
+    from flashrt_ros.runtime.device.piece_kernel import PieceCopier
 
 try:
     # Comes with torch's own CUDA wheels of late; not everywhere.
@@ -24,6 +29,9 @@ except ImportError:
 else:
     _ANY_WAY = _RUNTIME.cudaMemcpyKind.cudaMemcpyDefault
     _SUCCESS = _RUNTIME.cudaError_t.cudaSuccess
+
+_FEW_PIECES = 4
+"""Copied one by one: so many calls take the host no longer than filling a table."""
 
 
 class CudaDevice(Device):
@@ -45,6 +53,7 @@ class CudaDevice(Device):
             self._marks = {lane: torch.cuda.Event() for lane in Lane}
         self._index = index
         self._by_handle = {stream.cuda_stream: stream for stream in self._streams.values()}
+        self._copier: PieceCopier | None = None
 
     def _current(self) -> torch.cuda.Stream | None:
         """Our stream that is current in this thread, if one is.
@@ -101,19 +110,47 @@ class CudaDevice(Device):
 
     def copy_(self, dst: torch.Tensor, src: torch.Tensor) -> None:
         """See ``Device.copy_``."""
+        self._enqueue(dst, src)
+
+    def _enqueue(self, dst: torch.Tensor, src: torch.Tensor) -> None:
         if _RUNTIME is None:
             dst.copy_(src, non_blocking=True)
             return
         # Torch takes 6 us to find out that this is a plain copy; a 64 MiB state takes 43 us.
+        self._memcpy(dst.data_ptr(), src.data_ptr(), dst.nbytes)
+
+    def _memcpy(self, dst: int, src: int, size_bytes: int) -> None:
         (status,) = _RUNTIME.cudaMemcpyAsync(
-            dst.data_ptr(),
-            src.data_ptr(),
-            dst.nbytes,
-            _ANY_WAY,
-            torch._C._cuda_getCurrentRawStream(self._index),
+            dst, src, size_bytes, _ANY_WAY, torch._C._cuda_getCurrentRawStream(self._index)
         )
         if status != _SUCCESS:
-            raise RuntimeError(f"{self.name}: copying {dst.nbytes} bytes failed: {status}")
+            raise RuntimeError(f"{self.name}: copying {size_bytes} bytes failed: {status}")
+
+    def prepare_pieces(self, dst: torch.Tensor, src: torch.Tensor, pieces: int) -> None:
+        """See ``Device.prepare_pieces``; without Triton there is nothing to prepare."""
+        if not triton_found():
+            return
+        from flashrt_ros.runtime.device import piece_kernel
+
+        entries = piece_kernel.most_chunks(dst.nbytes, pieces)
+        host_N3 = self.allocate_host(24 * entries).view(torch.int64).view(-1, 3)
+        table_N3 = self.allocate(24 * entries).view(torch.int64).view(-1, 3)
+        self._copier = piece_kernel.PieceCopier(host_N3, table_N3)
+        # Compiled now: nothing is when a robot waits.
+        self._copier.copy_(dst, src, Pieces(*np.array([[0], [0], [16]], np.int64)), self._enqueue)
+        self.synchronize()
+
+    def copy_pieces_(self, dst: torch.Tensor, src: torch.Tensor, pieces: Pieces) -> None:
+        """See ``Device.copy_pieces_``; without Triton each piece is a copy of its own."""
+        if len(pieces.sizes) > _FEW_PIECES and self._copier is not None:
+            self._copier.copy_(dst, src, pieces, self._enqueue)
+            return
+        columns = (pieces.dst_offsets, pieces.src_offsets, pieces.sizes)
+        for to, fro, size in zip(*(column.tolist() for column in columns), strict=True):
+            if _RUNTIME is None:
+                dst[to : to + size].copy_(src[fro : fro + size], non_blocking=True)
+            else:
+                self._memcpy(dst.data_ptr() + to, src.data_ptr() + fro, size)
 
     def compile(self, fn: Callable[[], None], warm_up: int, before: Callable[[], None]) -> Replay:
         """See ``Device.compile``.

@@ -1,0 +1,99 @@
+"""Many copies in one launch, as one Triton kernel; imported on CUDA only.
+
+A thousand calls of ``cudaMemcpyAsync`` take the host milliseconds, and the device as long.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+import triton
+import triton.language as tl
+
+from flashrt_ros.runtime.device.base import Offsets, Pieces
+
+CHUNK_BYTES = 64 << 10
+"""Of one program: small enough that a few large pieces keep the whole device busy."""
+_WORD_BYTES = 8
+_BLOCK = 2048
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _copy_kernel(  # type: ignore[no-untyped-def]
+    dst_ptr, src_ptr, table_ptr, block: tl.constexpr
+):
+    entry = table_ptr + tl.program_id(0) * 3
+    # Rows lie on multiples of 16 bytes: two words, so that loads may be that wide.
+    dst = tl.multiple_of(tl.load(entry), 2)
+    src = tl.multiple_of(tl.load(entry + 1), 2)
+    words = tl.multiple_of(tl.load(entry + 2), 2)
+    for start in range(0, words, block):
+        at = start + tl.arange(0, block)
+        mask = at < words
+        tl.store(dst_ptr + dst + at, tl.load(src_ptr + src + at, mask=mask), mask=mask)
+
+
+class PieceCopier:
+    """Copies pieces by a table that the host fills and one launch reads.
+
+    Attributes:
+        host: ``(N, 3)`` int64, pinned: word of the target, word of the source and number of words
+            of each chunk; a word has 8 bytes.
+        table: The same on the device.
+    """
+
+    def __init__(self, host: torch.Tensor, table: torch.Tensor) -> None:
+        self.host = host
+        self.table = table
+        self._rows = host.numpy()
+        self._read = torch.cuda.Event() if host.is_pinned() else None
+
+    def copy_(
+        self,
+        dst: torch.Tensor,
+        src: torch.Tensor,
+        pieces: Pieces,
+        upload: Callable[[torch.Tensor, torch.Tensor], None],
+    ) -> None:
+        """Enqueues the copies on the current stream; see ``Device.copy_pieces_``.
+
+        Args:
+            dst: Flat uint8, written.
+            src: Flat uint8, read.
+            pieces: What goes where.
+            upload: Enqueues a copy of its second argument, pinned, into its first.
+        """
+        if pieces.prepared is None:
+            pieces.prepared = chunks(pieces)
+        count = len(pieces.prepared)
+        if self._read is not None:
+            # The host may write the table anew once its last copy to the device is through.
+            self._read.synchronize()
+        self._rows[:count] = pieces.prepared
+        upload(self.table[:count], self.host[:count])
+        if self._read is not None:
+            self._read.record()
+        words = (dst.view(torch.int64), src.view(torch.int64))
+        _copy_kernel[(count,)](*words, self.table, block=_BLOCK, num_warps=8)
+
+
+def chunks(pieces: Pieces) -> Offsets:
+    """Returns the table of ``PieceCopier`` for ``pieces``, ``(N, 3)``."""
+    counts = -(-pieces.sizes // CHUNK_BYTES)
+    count = int(counts.sum())
+    piece = np.repeat(np.arange(len(counts)), counts)
+    skipped = np.arange(count) - np.repeat(np.cumsum(counts) - counts, counts)
+    skipped *= CHUNK_BYTES
+    columns = (
+        pieces.dst_offsets[piece] + skipped,
+        pieces.src_offsets[piece] + skipped,
+        np.minimum(pieces.sizes[piece] - skipped, CHUNK_BYTES),
+    )
+    return np.column_stack(columns) // _WORD_BYTES
+
+
+def most_chunks(size_bytes: int, pieces: int) -> int:
+    """Returns the length of a table for ``pieces`` pieces of ``size_bytes`` in all."""
+    return size_bytes // CHUNK_BYTES + pieces
