@@ -13,18 +13,25 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from sly_policies import (
+    BehindAWeight,
+    Entropic,
+    OfTheHour,
+    RareLatch,
+    Reloading,
+    Startled,
+    Workspace,
+)
 from suspect_policies import (
     ACTION,
     MEMORY,
     OBSERVATION,
     SCRATCH,
     ActReadsInput,
-    BehindAWeight,
     BoundAnew,
     ClassCounter,
     Counter,
     Deque,
-    Entropic,
     Environment,
     Generating,
     Global,
@@ -44,7 +51,6 @@ from suspect_policies import (
     Nested,
     Noisy,
     NotANumber,
-    OfTheHour,
     OldOutput,
     OldScratch,
     OverDeclared,
@@ -52,14 +58,10 @@ from suspect_policies import (
     Planned,
     PlanWritesState,
     Raising,
-    RareLatch,
     Rebind,
-    Reloading,
     ScratchOverAdopt,
     Sound,
-    Startled,
     UndeclaredNoise,
-    Workspace,
     WritesInput,
     closure,
 )
