@@ -18,6 +18,7 @@ from flashrt_ros.runtime.policy import Buffers, PlanKind, Policy, Port, Ports
 
 OBSERVATION = "observation.state"
 OBSERVATION_SIZE, ACTION_SIZE = 14, 7
+ONE_IN_ONE_OUT = Ports((Port(OBSERVATION, OBSERVATION, (1,)),), Port("action", "action", (1,)))
 
 
 def recurrent(
@@ -119,7 +120,7 @@ class SizedPolicy(Policy):
 
     def ports(self) -> Ports:
         """One element in, one out."""
-        return Ports((Port(OBSERVATION, OBSERVATION, (1,)),), Port("action", "action", (1,)))
+        return ONE_IN_ONE_OUT
 
     def reset_(self, state: Buffers) -> None:
         """Zero."""
@@ -168,7 +169,7 @@ class GrowingPolicy(Policy):
 
     def ports(self) -> Ports:
         """One element in, one out."""
-        return Ports((Port(OBSERVATION, OBSERVATION, (1,)),), Port("action", "action", (1,)))
+        return ONE_IN_ONE_OUT
 
     def reset_(self, state: Buffers) -> None:
         """Zero."""

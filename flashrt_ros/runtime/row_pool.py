@@ -147,8 +147,3 @@ class RowPool:
 def page_rows(row_bytes: int) -> int:
     """Returns the rows of a page."""
     return max(1, min(PAGE_ROWS, PAGE_BYTES // row_bytes))
-
-
-def pages_for(rows: int, row_bytes: int) -> int:
-    """Returns the pages that hold ``rows`` rows, one behind the other."""
-    return -(-rows // page_rows(row_bytes))
