@@ -94,3 +94,33 @@ class Remembering(Straight):
         noise.normal_(outputs["scratch.noise"], state)
         chunk_HA.copy_(self.net(state["memory.x"]).view(chunk_HA.shape))
         chunk_HA.add_(outputs["scratch.noise"], alpha=0.1)
+
+
+class Looking(Sampled):
+    """Predicts from the present observation and the one before, which it keeps."""
+
+    family = "looking"
+    observes = True
+
+    def layout(self) -> tuple[BufferSpec, ...]:
+        return (
+            *super().layout(),
+            BufferSpec("history.x", (3,), torch.float32, Role.STATE),
+            BufferSpec("history.count", (1,), torch.int64, Role.STATE),
+        )
+
+    def reset_(self, state: Buffers) -> None:
+        state["history.x"].zero_()
+        state["history.count"].zero_()
+
+    def predict(
+        self, state: Buffers, inputs: Buffers, chunk_HA: torch.Tensor, outputs: Buffers
+    ) -> None:
+        super().predict(state, inputs, chunk_HA, outputs)
+        seen = inputs["observation.state"]
+        before = torch.where(state["history.count"] == 0, seen, state["history.x"])
+        chunk_HA.add_(self.net(before).view(chunk_HA.shape))
+
+    def observe_(self, state: Buffers, inputs: Buffers) -> None:
+        state["history.x"].copy_(inputs["observation.state"])
+        state["history.count"].add_(1)

@@ -230,6 +230,34 @@ def test_first_chunk_begins_at_its_first_row_however_long_it_took() -> None:
     rig.stepper.close()
 
 
+def test_acts_observe_their_own_control_step_while_a_plan_sees_an_older_one() -> None:
+    class Keeps(FollowChunks):
+        act_observes = True
+
+        def layout(self) -> tuple[BufferSpec, ...]:
+            return (*super().layout(), BufferSpec("seen", (4,), torch.float32, Role.STATE))
+
+        def reset_(self, state: Buffers) -> None:
+            super().reset_(state)
+            state["seen"].zero_()
+
+        def act(self, state: Buffers, inputs: Buffers, outputs: Buffers) -> None:
+            super().act(state, inputs, outputs)
+            state["seen"].copy_(inputs["state_in"])
+
+    rig = Rig(Keeps())
+    seen = rig.session.arena.state["seen"]
+    rig.tick(position=(0.3, 0.3))
+    plan_ready(rig)
+    assert not seen.any(), "no control step yet"
+    rig.tick(position=(0.31, 0.3))
+    assert close(rig.positions[0], 0.3, 0.3)
+    assert close(seen[:2].tolist(), 0.31, 0.3)
+    rig.tick(position=(0.32, 0.3))
+    assert close(seen[:2].tolist(), 0.32, 0.3)
+    rig.stepper.close()
+
+
 def test_plan_begun_before_a_reset_is_not_adopted() -> None:
     rig = Rig(FollowChunks())
     rig.tick(position=(0.3, 0.3))

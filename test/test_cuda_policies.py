@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from chunk_predictors import Remembering, Straight
+from chunk_predictors import Looking, Remembering, Straight
 from suspect_policies import Counter, Item, Learning, OldOutput, Planned, Sound
 from test_recurrent import BASE, trained
 
@@ -41,7 +41,7 @@ def test_recurrent_conforms(name: str) -> None:
     assert set(report.inert) == quiet
 
 
-@pytest.mark.parametrize("predictor", [Straight, Remembering])
+@pytest.mark.parametrize("predictor", [Straight, Remembering, Looking])
 def test_chunked_conforms(predictor: type[Straight]) -> None:
     report = check_policy(ChunkedPolicy(predictor(4), 3), device="cuda")
     assert report.ok, str(report)

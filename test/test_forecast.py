@@ -8,17 +8,20 @@ GPU the allocation would fail half-way. A forecast that forgets a buffer is wors
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+from chunk_predictors import Looking
 from hypothesis import given
 from hypothesis import strategies as st
 from toy_policies import ToyAdvancing, ToyChunk, ToyRecurrent
 
 from flashrt_ros.errors import NoMemoryError
 from flashrt_ros.hardware.memory import Memory, available_bytes, in_words
+from flashrt_ros.policies.chunked import ChunkedPolicy
 from flashrt_ros.ros.trial import Trial
 from flashrt_ros.runtime.device import open_device
 from flashrt_ros.runtime.device.cpu import CpuDevice
@@ -63,10 +66,15 @@ def free(size_bytes: int | None, shared: bool = False) -> Memory:
     return Memory(size_bytes, size_bytes, shared)
 
 
-@pytest.mark.parametrize("make", [ToyRecurrent, ToyChunk, ToyAdvancing])
+def looking() -> Policy:
+    """Its acts read observations, so that its plans need inputs of their own."""
+    return ChunkedPolicy(Looking())
+
+
+@pytest.mark.parametrize("make", [ToyRecurrent, ToyChunk, ToyAdvancing, looking])
 @pytest.mark.parametrize("store_bytes", [1 << 16, 100_001])
 def test_forecast_is_what_the_session_takes(
-    make: type[Policy], store_bytes: int, monkeypatch: pytest.MonkeyPatch
+    make: Callable[[], Policy], store_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ledger = Ledger(monkeypatch)
     session = PolicySession(make(), store_bytes=store_bytes, rollback_depth=3, spare_states=1)

@@ -38,6 +38,8 @@ class ChunkPredictor(abc.ABC):
     """H: rows that are predicted."""
     plan_kind: PlanKind = PlanKind.BESIDE
     """``BESIDE`` if ``predict`` only reads state, ``ADVANCES`` if it writes some."""
+    observes: bool = False
+    """Whether it keeps a history of observations: ``observe_`` is called in every control step."""
 
     @abc.abstractmethod
     def config(self) -> Mapping[str, object]:
@@ -74,6 +76,17 @@ class ChunkPredictor(abc.ABC):
             chunk_HA: Written: ``(H, A)`` float32, in the action's units; the first row is the
                 action of the control step whose observation is in ``inputs``.
             outputs: Its own scratch buffers.
+        """
+
+    def observe_(self, state: Buffers, inputs: Buffers) -> None:
+        """Takes the observation of a control step into its own state, if it ``observes``.
+
+        Called at every control step, after the plan that may have been due: the history in a
+        plan's state ends with the observation of the control step before.
+
+        Args:
+            state: State buffers; only its own are written.
+            inputs: Input buffers, read only.
         """
 
     def adopt_(self, state: Buffers, outputs: Buffers) -> None:
@@ -124,6 +137,7 @@ class ChunkedPolicy(Policy):
             )
         self._predictor = predictor
         self.plan_kind = predictor.plan_kind
+        self.act_observes = predictor.observes
         self.chunk_size = predictor.chunk_size
         self.n_action_steps = steps
 
@@ -182,7 +196,12 @@ class ChunkedPolicy(Policy):
         self._predictor.adopt_(state, outputs)
 
     def act(self, state: Buffers, inputs: Buffers, outputs: Buffers) -> None:
-        """Takes the next row; the last one again when the chunk is used up."""
+        """Takes the next row; the last one again when the chunk is used up.
+
+        A predictor with a history then takes the observation.
+        """
         row_1 = state[CURSOR].clamp(0, self.chunk_size - 1)
         outputs[ACTION].copy_(state[ACTIONS].index_select(0, row_1)[0])
         state[CURSOR].add_(1)
+        if self.act_observes:
+            self._predictor.observe_(state, inputs)

@@ -232,7 +232,7 @@ class Stepper:
                 self._planner.begin(session.begin_plan(observations), now_ns)
                 self._planned = sample
             return None
-        taken: Action = session.act()
+        taken: Action = session.act(observations)
         return taken
 
     def _judge(self, outcome: Outcome, taken_back: bool) -> None:

@@ -104,11 +104,14 @@ class Engine:
 
     A plan that runs beside the control thread reads a copy of the state that was taken when it
     began. So its chunk depends on that boundary alone, not on how far the control thread got
-    meanwhile, and a plan that writes state in spite of its word changes nothing.
+    meanwhile, and a plan that writes state in spite of its word changes nothing. Where acts read
+    observations, too, it reads a copy of the inputs as well.
 
     Attributes:
         arena: All buffers.
         initial: ``(fixed_bytes,)`` uint8: the state that ``reset_`` makes, noise zero.
+        beside: Whether plans run beside the control thread.
+        act_observes: Whether acts read observations.
     """
 
     def __init__(self, policy: Policy, layout: StateLayout, device: Device) -> None:
@@ -116,6 +119,7 @@ class Engine:
         self.arena = Arena(layout, device)
         self.initial = device.allocate(layout.fixed_bytes)
         self.beside = policy.plan_kind is PlanKind.BESIDE
+        self.act_observes = policy.act_observes or not self.beside
         self._device = device
         self._writer = ObservationWriter(policy.ports().observations, self.arena)
         self._plan_state = self.arena.state
@@ -126,6 +130,13 @@ class Engine:
             self._plan_section = device.allocate(layout.fixed_bytes)
             fixed = {s.spec.name: s.view(self._plan_section) for s in layout.state}
             self._plan_state = {**self.arena.state, **fixed}
+        self._plan_inputs = self.arena.inputs
+        self._plan_input_section = self.arena.input_section
+        if self.beside and self.act_observes:
+            self._plan_input_section = device.allocate(layout.input_bytes)
+            self._plan_inputs = {
+                s.spec.name: s.view(self._plan_input_section) for s in layout.inputs
+            }
         self._rows = self._rows_host = None
         if layout.capacity:
             self._rows = self.arena.state[ROWS_LENGTH]
@@ -148,7 +159,7 @@ class Engine:
         self._act = GraphPlan("act", self._call_act, device)
 
     def _call_plan(self) -> None:
-        self.policy.plan(self._plan_state, self.arena.inputs, self.arena.outputs)
+        self.policy.plan(self._plan_state, self._plan_inputs, self.arena.outputs)
 
     def _call_adopt(self) -> None:
         self.policy.adopt(self.arena.state, self.arena.inputs, self.arena.outputs)
@@ -216,8 +227,10 @@ class Engine:
             self._crossing = True
 
     def begin_plan(self) -> None:
-        """Takes the copy of the state that a plan beside reads, and marks where it may start."""
+        """Takes the copies that a plan beside reads, and marks where it may start."""
         self._device.copy_(self._plan_section, self.arena.fixed)
+        if self._plan_input_section is not self.arena.input_section:
+            self._device.copy_(self._plan_input_section, self.arena.input_section)
         self._device.mark(Lane.CONTROL)
 
     @torch.no_grad()
@@ -290,4 +303,5 @@ class Engine:
             # The plans hold the engine and the engine the plans: only this frees them at once.
             del self._plan, self._adopt, self._act, self.arena, self.initial
             del self._plan_state, self._plan_section, self._action, self._action_host, self._writer
+            del self._plan_inputs, self._plan_input_section
             del self._rows, self._rows_host

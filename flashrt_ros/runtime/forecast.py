@@ -182,7 +182,7 @@ def make_forecast(
     items = [
         *_weights(policy, device),
         Item("state", len(copies) * weight, f"{', '.join(copies)}: {in_words(weight)} each"),
-        Item("inputs", layout.input_bytes),
+        Item("inputs", layout.input_bytes * (2 if _copies_inputs(policy) else 1)),
         Item("outputs", layout.output_bytes - scratch_bytes),
         Item("scratch", scratch_bytes),
         Item(
@@ -213,6 +213,10 @@ def make_forecast(
         least_row_bytes,
         row_pool_bytes,
     )
+
+
+def _copies_inputs(policy: Policy) -> bool:
+    return policy.plan_kind is PlanKind.BESIDE and policy.act_observes
 
 
 def _row_pool(layout: StateLayout, store_bytes: int, rollback_depth: int) -> tuple[int, int]:

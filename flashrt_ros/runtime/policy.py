@@ -31,7 +31,8 @@ class PlanKind(enum.Enum):
     BESIDE = "beside"
     """Reads state, writes only outputs: may run beside the control thread; ``adopt`` commits.
 
-    Observations belong to the plan: ``adopt`` and ``act`` read none.
+    Observations belong to the plan: ``adopt`` reads none, and ``act`` only where the policy says
+    ``act_observes``.
     """
     ADVANCES = "advances"
     """Writes state: runs on the control thread, at a boundary."""
@@ -111,6 +112,12 @@ class Policy(abc.ABC):
     """H: rows that a plan predicts."""
     n_action_steps: int = 1
     """Rows that are taken before the next plan, at most ``chunk_size``."""
+    act_observes: bool = False
+    """Whether ``act`` reads the observation though plans run beside, e.g. to keep a history.
+
+    A plan that runs beside then reads a copy that was taken when it began. Of no meaning for
+    policies of another plan kind, whose ``act`` may always read.
+    """
     rows_per_plan: int = 0
     """Most rows that one plan and its adoption append to the buffers that grow."""
     rows_per_act: int = 0

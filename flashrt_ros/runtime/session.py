@@ -148,7 +148,7 @@ class PolicySession(Transfer):
             self._check_room("step", self.policy.rows_per_act, due)
         with self.device.bind(Lane.CONTROL), self._tearing("a step failed"):
             self._offer_boundary()
-            if due or not self._engine.beside:
+            if due or self._engine.act_observes:
                 self._engine.write_inputs(checked)
             if due:
                 if self._engine.beside:
@@ -229,7 +229,7 @@ class PolicySession(Transfer):
 
         Args:
             observations: As in ``step``; a policy whose plans run beside acts from its chunk
-                alone, and they are not read.
+                alone, and they are not read, unless it says ``act_observes``.
 
         Raises:
             NotConfiguredError: The session is closed.
@@ -245,7 +245,7 @@ class PolicySession(Transfer):
                 " plan first"
             )
         checked = None
-        if not self._engine.beside:
+        if self._engine.act_observes:
             if observations is None:
                 raise SpecError("act: this policy acts on observations, and none were given")
             checked = self._engine.check(observations)

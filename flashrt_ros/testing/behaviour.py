@@ -56,8 +56,8 @@ def plain(subject: Subject) -> list[str]:
 def garbage(subject: Subject) -> list[str]:
     """All that a call may not read is random bytes before it.
 
-    That is outputs and scratch; and, where plans run beside, the observations in ``adopt`` and
-    ``act``, because the planner may be writing the next ones.
+    That is outputs and scratch; and, where plans run beside, the observations in ``adopt`` and, if
+    the policy does not say ``act_observes``, in ``act``: the planner may be writing the next ones.
     """
     expected = subject.baseline()
     problems = []

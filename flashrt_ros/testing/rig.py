@@ -102,10 +102,12 @@ class Rig:
             self.outputs[spec.name] for spec in self.layout.specs if spec.role is Role.SCRATCH
         ]
         self._beside = policy.plan_kind is PlanKind.BESIDE
-        # Beside the control thread the inputs belong to the plan: act may find any in them.
+        # Beside the control thread the inputs belong to the plan: adopt may find any in them, and
+        # so may act, unless it reads some of its own.
         self._planner_inputs = [
             self.inputs[port.buffer] for port in policy.ports().observations if self._beside
         ]
+        self._act_observes = policy.act_observes or not self._beside
         self.cursor = policy.n_action_steps
         self.watch: Callable[[str, bool], None] | None = None
         buffers = (self.state, self.inputs, self.outputs)
@@ -164,10 +166,8 @@ class Rig:
                 f" append {most}; check with fewer steps, or with a larger capacity"
             )
         due = "plan" in self._calls and self.cursor >= self._policy.n_action_steps
-        if due or not self._beside:
-            for port in ports.observations:
-                self.inputs[port.buffer].copy_(observation[port.key])
         if due:
+            self._observe(observation)
             self._fill(garbage, self.outputs.values())
             self._fill_rows(garbage)
             self._call("plan", self._calls["plan"])
@@ -179,6 +179,8 @@ class Rig:
         self._fill(garbage, self.outputs.values())
         self._fill(garbage, self._planner_inputs)
         self._fill_rows(garbage)
+        if self._act_observes:
+            self._observe(observation)
         self._call("act", self._calls["act"])
         self.cursor += 1
         return self._device.to_host(self.outputs[ports.action.buffer])
@@ -217,6 +219,10 @@ class Rig:
             self._device.synchronize()
         if self.watch:
             self.watch(name, True)
+
+    def _observe(self, observation: Observation) -> None:
+        for port in self._policy.ports().observations:
+            self.inputs[port.buffer].copy_(observation[port.key])
 
     def _fill_rows(self, garbage: torch.Generator | None) -> None:
         """Rows that are not committed are scratch."""
