@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-import uuid
+import secrets
 from dataclasses import dataclass
 
 from flashrt_ros.errors import InvalidNameError
@@ -30,7 +30,7 @@ def check_name(name: str) -> str:
 
 def new_id() -> str:
     """Returns 12 random hex digits."""
-    return uuid.uuid4().hex[:12]
+    return secrets.token_hex(6)
 
 
 @dataclass(frozen=True)

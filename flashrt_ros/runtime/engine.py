@@ -6,7 +6,7 @@ The engine knows nothing of capsules, episodes or names; the session does.
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import torch
 
@@ -233,7 +233,6 @@ class Engine:
             self._device.copy_(self._plan_input_section, self.arena.input_section)
         self._device.mark(Lane.CONTROL)
 
-    @torch.no_grad()
     def run_plan_beside(self) -> None:
         """Replays the plan on the planner lane and waits for it; from any one thread at a time."""
         with self._planning, self._device.bind(Lane.PLANNER):
@@ -243,13 +242,11 @@ class Engine:
             self._plan.replay()
             self._device.synchronize()
 
-    @torch.no_grad()
     def run_plan(self) -> None:
         """Replays the plan on the control lane, in order with what follows."""
         with self._planning:
             self._plan.replay()
 
-    @torch.no_grad()
     def adopt(self, consumed: int) -> None:
         """Commits the planned chunk.
 
@@ -263,9 +260,11 @@ class Engine:
             self._cross(self.arena.inputs[CONSUMED], mirror)
         self._adopt.replay()
 
-    @torch.no_grad()
-    def act(self) -> torch.Tensor:
+    def act(self, meanwhile: Callable[[], None]) -> torch.Tensor:
         """Takes one control step and waits for it.
+
+        Args:
+            meanwhile: Called once all is enqueued, before the wait.
 
         Returns:
             ``(A,)`` float32 on the host, a copy.
@@ -273,9 +272,12 @@ class Engine:
         self._act.replay()
         self._device.copy_(self._action_host, self._action)
         self._mirror_rows()
+        meanwhile()
         self._device.synchronize()
         self._crossing = False
-        return self._action_host.to(torch.float32, copy=True)
+        values = self._action_host
+        # Torch needs three times as long to find out that there is nothing to convert.
+        return values.clone() if values.dtype == torch.float32 else values.to(torch.float32)
 
     @property
     def rows(self) -> int:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import time
-from collections.abc import Iterator
 
 import torch
 
@@ -82,6 +80,8 @@ class LiveState:
         # True once the ring has been offered the present boundary.
         self._offered = False
         self._torn = ""
+        # A boundary whose copy is enqueued, but which is not in the ring yet.
+        self._unbooked: Segment | None = None
         self._rows: LiveRows | None = None
         if store.rows is not None:
             self._rows = LiveRows(device, store.rows, arena.rows)
@@ -120,6 +120,8 @@ class LiveState:
             )
 
     def _check_fit(self, capsule: Capsule | CapsuleFacts, allow_inexact: bool) -> None:
+        if capsule.exec_fingerprint is self.exec_fingerprint:
+            return  # made here: the state's is part of it
         other = self.state_fingerprint.difference(capsule.state_fingerprint)
         if other is not None:
             raise StateMismatchError(
@@ -138,20 +140,17 @@ class LiveState:
         self._check_open()
         return self.store.get(source.id if isinstance(source, Capsule) else source)
 
-    @contextlib.contextmanager
-    def _tearing(self, what: str) -> Iterator[None]:
-        """Around all that writes state in place: after an error there, no boundary is left."""
-        try:
-            yield
-        except BaseException as error:
-            self._torn = f"{what}: {error}"
-            if self._rows is not None:
-                self._rows.forget()
-            raise
+    def _tear(self, what: str) -> None:
+        """Says that the state is no boundary any more, and why."""
+        # The boundary before it is one: its copy was enqueued first.
+        self._book_boundary()
+        self._torn = what
+        if self._rows is not None:
+            self._rows.forget()
 
     def _go(self, target: Capsule, key: int) -> None:
         """Makes ``target``, which has been checked, the live state."""
-        with self.device.bind(Lane.CONTROL), self._tearing("a restore failed"):
+        with self.device.bind(Lane.CONTROL), Tearing(self, "a restore failed"):
             self.device.copy_(self.arena.fixed, target.segment.bytes)
             self._noise_key = target.segment.noise_key
             if key != self._noise_key:
@@ -178,22 +177,51 @@ class LiveState:
         self.arena.state[noise.KEY].fill_(noise.as_signed(key))
         self._noise_key = key
 
-    def _keep(self, replacing: Capsule | None = None) -> Segment:
-        """Returns a copy of the live state, for which others may have to give way."""
+    def _copy_ahead(self) -> Segment | None:
+        """Copies the live state into a slot that is free anyway, before a verb is checked.
+
+        If the verb is then refused, the slot is released: nothing has changed. The checks take as
+        long as a copy of many megabytes, which so is under way meanwhile.
+
+        Returns:
+            None where none is free, or where rows need checks of their own first.
+        """
+        if self._rows is not None or not self.store.pool.free:
+            return None
+        segment = self.store.pool.take()
+        self._fill_or_release(segment)
+        return segment
+
+    def _keep(self, replacing: Capsule | None = None, ahead: Segment | None = None) -> Segment:
+        """Returns a copy of the live state, for which others may have to give way.
+
+        Args:
+            replacing: As in ``CapsuleStore.reserve``.
+            ahead: What ``_copy_ahead`` returned.
+        """
+        if ahead is not None:
+            self._evicted(self.store.make_way(replacing))
+            return ahead
         if self._rows is None:
             return self._keep_in(*self.store.reserve(replacing))
         with self._rows.guarded(self.host.rows) as pages:
             return self._keep_in(*self.store.reserve(replacing, pages))
 
     def _keep_in(self, segment: Segment, evicted: list[Capsule]) -> Segment:
-        self.last_evicted = [capsule.name for capsule in evicted if not capsule.automatic]
+        self._evicted(evicted)
+        self._fill_or_release(segment)
+        return segment
+
+    def _evicted(self, capsules: list[Capsule]) -> None:
+        self.last_evicted = [capsule.name for capsule in capsules if not capsule.automatic]
+
+    def _fill_or_release(self, segment: Segment) -> None:
         try:
             with self.device.bind(Lane.CONTROL):
                 self._fill(segment)
         except BaseException:
             segment.release()
             raise
-        return segment
 
     def _fill(self, segment: Segment) -> None:
         """Copies the live state into ``segment``; the control lane must be bound."""
@@ -210,21 +238,30 @@ class LiveState:
         self._offered = True
 
     def _offer_boundary(self) -> None:
-        """Before anything is done at a boundary: into the ring with it, if its turn has come."""
+        """Before anything is done at a boundary: a copy of it for the ring, if its turn has come.
+
+        ``_book_boundary`` must follow before the host record changes.
+        """
         if self._offered:
             return
         self._offered = True
         if not self._ring.due(self.host.step) or self._ring.holds(self.host, self._noise_key):
             return
         if self._rows is None:
-            self._push_boundary(self._ring.take())
+            self._copy_boundary(self._ring.take())
             return
         with self._rows.guarded(self.host.rows) as pages:
-            self._push_boundary(self._ring.take(pages))
+            self._copy_boundary(self._ring.take(pages))
 
-    def _push_boundary(self, segment: Segment | None) -> None:
+    def _copy_boundary(self, segment: Segment | None) -> None:
         if segment is not None:
-            self._fill(segment)
+            self._fill_or_release(segment)
+            self._unbooked = segment
+
+    def _book_boundary(self) -> None:
+        """Puts the boundary that was copied into the ring, while the device is busy."""
+        segment, self._unbooked = self._unbooked, None
+        if segment is not None:
             id_ = new_id()
             self._ring.push(self._describe(id_, f"boundary-{id_}", segment, automatic=True))
 
@@ -253,3 +290,21 @@ class LiveState:
             automatic=automatic,
             boundaries=self._ring.ids(),
         )
+
+
+class Tearing:
+    """Around all that writes state in place: after an error there, no boundary is left."""
+
+    __slots__ = ("_live", "_what")
+
+    def __init__(self, live: LiveState, what: str) -> None:
+        self._live = live
+        self._what = what
+
+    def __enter__(self) -> None:
+        """Nothing is torn yet."""
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        """Says what failed; the error goes on."""
+        if error is not None:
+            self._live._tear(f"{self._what}: {error}")

@@ -49,7 +49,7 @@ class RollbackRing:
         return newest is not None and newest.host == host and newest.key == key
 
     def take(self, pages: int = 0) -> Segment | None:
-        """Drops what is too old and returns a slot for the next boundary.
+        """Returns a slot for the next boundary; what is too old goes at ``push`` where it can.
 
         Args:
             pages: Pages for its rows that must be free. The ring drops nothing for them: what its
@@ -59,21 +59,25 @@ class RollbackRing:
             None if all storage is held by capsules that are not the ring's.
         """
         self._refresh()
-        while len(self._ids) >= self.depth or (self._ids and not self._store.pool.free):
+        pool = self._store.pool
+        while self._ids and (not pool.free or (pages and len(self._ids) >= self.depth)):
             self._drop_oldest()
         if pages and pages > self._store.free_pages:
             return None
-        return self._store.pool.take() if self._store.pool.free else None
+        return pool.take() if pool.free else None
 
     def push(self, capsule: Capsule) -> None:
         """Makes ``capsule``, whose slot came from ``take``, the newest boundary."""
         self._store.put(capsule)
         self._ids.append(capsule.id)
+        while len(self._ids) > self.depth:
+            self._drop_oldest()
 
     def keep(self, ids: Collection[str]) -> None:
         """Drops every boundary but those in ``ids``: the others no longer lead to the state."""
+        kept = set(ids)
         for id_ in self.ids():
-            if id_ not in ids:
+            if id_ not in kept:
                 self._store.drop(id_)
         self._refresh()
 
@@ -87,14 +91,12 @@ class RollbackRing:
         Raises:
             NotFoundError: The ring does not reach that far.
         """
-        boundaries = self.boundaries()
-        for boundary in reversed(boundaries):
+        found = "the ring holds no boundary"
+        for id_ in reversed(self.ids()):
+            boundary = self._store.get(id_)
             if boundary.host.step <= step - steps:
                 return boundary
-        if not boundaries:
-            found = "the ring holds no boundary"
-        else:
-            found = f"the oldest boundary lies {step - boundaries[0].host.step} steps back"
+            found = f"the oldest boundary lies {step - boundary.host.step} steps back"
         raise NotFoundError(
             f"rollback by {steps} steps from step {step}: {found} (rollback_depth {self.depth},"
             f" rollback_period_steps {self.period_steps})"

@@ -20,6 +20,7 @@ from flashrt_ros.runtime.device import Device, Lane, open_device
 from flashrt_ros.runtime.engine import CONSUMED, Engine, complete_layout
 from flashrt_ros.runtime.fingerprint import exec_fingerprint, state_fingerprint
 from flashrt_ros.runtime.forecast import Forecast, make_forecast
+from flashrt_ros.runtime.live import Tearing
 from flashrt_ros.runtime.number import check_int
 from flashrt_ros.runtime.policy import Action, PlanKind, Policy
 from flashrt_ros.runtime.pool import SlotPool
@@ -146,7 +147,7 @@ class PolicySession(Transfer):
         due = self.plan_due
         if self.layout.capacity:
             self._check_room("step", self.policy.rows_per_act, due)
-        with self.device.bind(Lane.CONTROL), self._tearing("a step failed"):
+        with self.device.bind(Lane.CONTROL), Tearing(self, "a step failed"):
             self._offer_boundary()
             if due or self._engine.act_observes:
                 self._engine.write_inputs(checked)
@@ -156,6 +157,7 @@ class PolicySession(Transfer):
                     self._tickets += 1
                 self._engine.run_plan()
                 self._engine.adopt(0)
+                self._book_boundary()
                 self._count_chunk(0)
             return self._take(self.policy.rows_per_plan if due else 0)
 
@@ -215,9 +217,10 @@ class PolicySession(Transfer):
             return False
         if self.layout.capacity:
             self._check_room("adopt", 0, True)
-        with self.device.bind(Lane.CONTROL), self._tearing("the adoption of a plan failed"):
+        with self.device.bind(Lane.CONTROL), Tearing(self, "the adoption of a plan failed"):
             self._offer_boundary()
             self._engine.adopt(consumed)
+            self._book_boundary()
             self._count_chunk(consumed)
             if self.policy.rows_per_plan:
                 self._count_rows(self._engine.read_rows(), self.policy.rows_per_plan)
@@ -251,7 +254,7 @@ class PolicySession(Transfer):
             checked = self._engine.check(observations)
         if self.layout.capacity:
             self._check_room("act", self.policy.rows_per_act, False)
-        with self.device.bind(Lane.CONTROL), self._tearing("a step failed"):
+        with self.device.bind(Lane.CONTROL), Tearing(self, "a step failed"):
             self._offer_boundary()
             if checked is not None:
                 self._engine.write_inputs(checked)
@@ -314,7 +317,7 @@ class PolicySession(Transfer):
         """
         host = self.host
         action = Action(
-            values=self._engine.act(),
+            values=self._engine.act(self._book_boundary),
             step=host.step,
             chunk=host.chunk,
             index=host.cursor,

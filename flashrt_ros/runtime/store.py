@@ -202,11 +202,24 @@ class CapsuleStore:
         else:
             with self.rows.lock:
                 victims = self._victims(replacing, pages)
-        if replacing is not None:
-            self._remove(replacing)
-        for victim in victims:
-            self._remove(victim)
+        self._remove_all(replacing, victims)
         return self.pool.take(), victims
+
+    def make_way(self, replacing: Capsule | None = None) -> Capsules:
+        """Removes what gives way to one more capsule whose slot is taken already.
+
+        Args:
+            replacing: As in ``reserve``.
+
+        Returns:
+            The capsules evicted, without ``replacing``.
+
+        Raises:
+            NoMemoryError: There are as many as may be, and all are pinned; nothing was changed.
+        """
+        victims = [] if replacing is not None else self._one_too_many()
+        self._remove_all(replacing, victims)
+        return victims
 
     def close(self) -> None:
         """Forgets all capsules and frees the pool."""
@@ -273,6 +286,12 @@ class CapsuleStore:
             f" of which {pinned} are pinned and {shared} share storage; drop some, or raise"
             " store_bytes"
         )
+
+    def _remove_all(self, replacing: Capsule | None, victims: Capsules) -> None:
+        if replacing is not None:
+            self._remove(replacing)
+        for victim in victims:
+            self._remove(victim)
 
     def _remove(self, capsule: Capsule) -> int:
         del self._capsules[capsule.id]

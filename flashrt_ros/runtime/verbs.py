@@ -20,7 +20,7 @@ from flashrt_ros.errors import (
 from flashrt_ros.runtime import noise
 from flashrt_ros.runtime.capsule import Capsule, check_name, new_id
 from flashrt_ros.runtime.device import Lane
-from flashrt_ros.runtime.live import LiveState
+from flashrt_ros.runtime.live import LiveState, Tearing
 from flashrt_ros.runtime.number import check_int
 from flashrt_ros.runtime.policy import MAX_TASK_CHARACTERS, HostRecord
 
@@ -58,7 +58,7 @@ class Verbs(LiveState):
             key = noise.check_seed(seed)
         else:
             key = noise.derive_key(self.seed, episode) if episode else self.seed
-        with self.device.bind(Lane.CONTROL), self._tearing("a reset failed"):
+        with self.device.bind(Lane.CONTROL), Tearing(self, "a reset failed"):
             self.device.copy_(arena.fixed, self._initial)
             self._set_key(key)
             if self._rows is not None:
@@ -86,18 +86,16 @@ class Verbs(LiveState):
             InternalError: The last step failed half-way.
         """
         self._check_whole("snapshot")
-        id_ = "" if name else new_id()
+        ahead = self._copy_ahead()
+        id_ = new_id()
         name = name or f"capsule-{id_}"
-        old = None
-        if replace and check_name(name) in self.store:
-            old = self.store.get(name)
-        if old is None or old.name != name:
-            self.store.check_free(name)
-        elif old.pinned:
-            raise PinnedError(f"capsule {name!r} is pinned and cannot be replaced; unpin it first")
-        segment = self._keep(replacing=old)
-        # While the copy runs: an id takes as long as enqueueing it did.
-        capsule = self._describe(id_ or new_id(), name, segment, pinned=pin)
+        try:
+            segment = self._keep(self._check_replaced(name, replace), ahead)
+        except BaseException:
+            if ahead is not None:
+                ahead.release()
+            raise
+        capsule = self._describe(id_, name, segment, pinned=pin)
         self.store.put(capsule)
         self.capsule_id = capsule.id
         return capsule
@@ -234,6 +232,18 @@ class Verbs(LiveState):
         freed_bytes = self.store.drop(name, force)
         self.last_evicted = []
         return freed_bytes
+
+    def _check_replaced(self, name: str, replace: bool) -> Capsule | None:
+        """Returns the capsule that a new one of this name takes the place of, if any."""
+        if not replace or check_name(name) not in self.store:
+            self.store.check_free(name)
+            return None
+        old = self.store.get(name)
+        if old.name != name:
+            self.store.check_free(name)
+        if old.pinned:
+            raise PinnedError(f"capsule {name!r} is pinned and cannot be replaced; unpin it first")
+        return old
 
     def _check_names(self, names: Sequence[str]) -> None:
         for index, name in enumerate(names):

@@ -72,7 +72,8 @@ class CpuDevice(Device):
         for _ in range(warm_up):
             before()
             fn()
-        return fn
+        replay: Replay = torch.no_grad()(fn)
+        return replay
 
     def mark(self, lane: Lane) -> None:
         """See ``Device.mark``."""

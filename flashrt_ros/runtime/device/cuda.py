@@ -30,6 +30,7 @@ else:
     _ANY_WAY = _RUNTIME.cudaMemcpyKind.cudaMemcpyDefault
     _SUCCESS = _RUNTIME.cudaError_t.cudaSuccess
 
+_NOTHING = contextlib.nullcontext()
 _FEW_PIECES = 4
 """Copied one by one: so many calls take the host no longer than filling a table."""
 
@@ -103,21 +104,18 @@ class CudaDevice(Device):
         stream = self._streams[lane]
         # Switching streams takes longer than enqueueing a copy: not where nothing would change.
         if self._current() is stream:
-            return contextlib.nullcontext()
+            return _NOTHING
         # The stream's context also makes its device the current one.
         context: AbstractContextManager[None] = torch.cuda.stream(stream)
         return context
 
     def copy_(self, dst: torch.Tensor, src: torch.Tensor) -> None:
         """See ``Device.copy_``."""
-        self._enqueue(dst, src)
-
-    def _enqueue(self, dst: torch.Tensor, src: torch.Tensor) -> None:
         if _RUNTIME is None:
             dst.copy_(src, non_blocking=True)
-            return
-        # Torch takes 6 us to find out that this is a plain copy; a 64 MiB state takes 43 us.
-        self._memcpy(dst.data_ptr(), src.data_ptr(), dst.nbytes)
+        else:
+            # Torch takes 6 us to find out that this is a plain copy; a 64 MiB state takes 43 us.
+            self._memcpy(dst.data_ptr(), src.data_ptr(), dst.nbytes)
 
     def _memcpy(self, dst: int, src: int, size_bytes: int) -> None:
         (status,) = _RUNTIME.cudaMemcpyAsync(
@@ -137,13 +135,13 @@ class CudaDevice(Device):
         table_N3 = self.allocate(24 * entries).view(torch.int64).view(-1, 3)
         self._copier = piece_kernel.PieceCopier(host_N3, table_N3)
         # Compiled now: nothing is when a robot waits.
-        self._copier.copy_(dst, src, Pieces(*np.array([[0], [0], [16]], np.int64)), self._enqueue)
+        self._copier.copy_(dst, src, Pieces(*np.array([[0], [0], [16]], np.int64)), self.copy_)
         self.synchronize()
 
     def copy_pieces_(self, dst: torch.Tensor, src: torch.Tensor, pieces: Pieces) -> None:
         """See ``Device.copy_pieces_``; without Triton each piece is a copy of its own."""
         if len(pieces.sizes) > _FEW_PIECES and self._copier is not None:
-            self._copier.copy_(dst, src, pieces, self._enqueue)
+            self._copier.copy_(dst, src, pieces, self.copy_)
             return
         columns = (pieces.dst_offsets, pieces.src_offsets, pieces.sizes)
         for to, fro, size in zip(*(column.tolist() for column in columns), strict=True):
