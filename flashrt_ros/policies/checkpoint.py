@@ -18,6 +18,12 @@ from flashrt_ros.errors import CheckpointError, StorageError
 CONFIG = "config.json"
 WEIGHTS = "model.safetensors"
 
+_DISGUISES = {
+    b"PK\x03\x04": "a zip archive, as torch.save writes it around a pickle",
+    b"\x80": "a pickle",
+}
+"""First bytes of files that a safetensors file is taken for, and words for them."""
+
 
 def read_config(directory: Path) -> dict[str, Any]:
     """The configuration of a policy directory.
@@ -52,15 +58,7 @@ def read_weights(module: nn.Module, directory: Path) -> dict[str, torch.Tensor]:
             not fit the module.
     """
     path = directory / WEIGHTS
-    try:
-        # Read whole: a mapped file that changes later would change the weights under the policy.
-        found: dict[str, torch.Tensor] = load(path.read_bytes())
-    except OSError as error:
-        raise CheckpointError(f"{path}: cannot be read ({error.strerror})") from None
-    except (SafetensorError, ValueError) as error:
-        raise CheckpointError(
-            f"{path}: expected a safetensors file, found a damaged one: {error}"
-        ) from None
+    found = read_tensors(path)
     expected = module.state_dict()
     missing = [key for key in expected if key not in found]
     unknown = [key for key in found if key not in expected]
@@ -79,6 +77,47 @@ def read_weights(module: nn.Module, directory: Path) -> dict[str, torch.Tensor]:
                 f"{path}: {key!r}: expected finite values, found NaN or infinity"
             )
     return found
+
+
+def read_tensors(path: Path) -> dict[str, torch.Tensor]:
+    """All tensors of a safetensors file, on the CPU.
+
+    Raises:
+        CheckpointError: The file cannot be read, is a pickle or an archive of them, is cut off, or
+            is no safetensors file for another reason.
+    """
+    try:
+        # Read whole: a mapped file that changes later would change the weights under the policy.
+        content = path.read_bytes()
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot be read ({error.strerror})") from None
+    try:
+        return dict(load(content))
+    except (SafetensorError, ValueError, KeyError) as error:
+        # Only now: a good file may begin with any byte.
+        for beginning, words in _DISGUISES.items():
+            if content.startswith(beginning):
+                raise CheckpointError(
+                    f"{path}: expected a safetensors file, found {words}, which can run code when "
+                    "it is loaded and never is: save the weights with safetensors"
+                ) from None
+        raise CheckpointError(
+            f"{path}: expected a safetensors file, found a damaged one: {error}{_cut(content)}"
+        ) from None
+
+
+def _cut(content: bytes) -> str:
+    """Words for a file that ends too early; empty for others."""
+    length = int.from_bytes(content[:8], "little")
+    try:
+        header = json.loads(content[8 : 8 + length])
+        ends = [item["data_offsets"][1] for key, item in header.items() if key != "__metadata__"]
+        expected = 8 + length + max(ends, default=0)
+    except (ValueError, KeyError, IndexError, TypeError, AttributeError):
+        return ""
+    if len(content) >= expected:
+        return ""
+    return f" (cut off: expected {expected} bytes, found {len(content)}; copy it again)"
 
 
 def save_directory(directory: Path, config: Mapping[str, Any], module: nn.Module) -> None:

@@ -31,6 +31,8 @@ class Normalisation(enum.Enum):
     """The range ``min`` to ``max`` becomes -1 to 1."""
     QUANTILES = "quantiles"
     """The range ``q01`` to ``q99`` (1st and 99th percentile) becomes -1 to 1."""
+    QUANTILE10 = "quantile10"
+    """The range ``q10`` to ``q90`` (10th and 90th percentile) becomes -1 to 1."""
 
 
 STATISTICS: dict[Normalisation, tuple[str, ...]] = {
@@ -38,33 +40,39 @@ STATISTICS: dict[Normalisation, tuple[str, ...]] = {
     Normalisation.MEAN_STD: ("mean", "std"),
     Normalisation.MIN_MAX: ("min", "max"),
     Normalisation.QUANTILES: ("q01", "q99"),
+    Normalisation.QUANTILE10: ("q10", "q90"),
 }
 """Names of the statistics that each mode needs, lower bound before upper bound."""
 
 
 class Normaliser(nn.Module):
-    """Normalises vectors of one port, and back.
+    """Normalises what one port holds, and back.
 
-    Statistics are float32 buffers of shape ``(S,)``, NaN until they are set, so that a forgotten
-    one can be told from a value; ``require`` is called wherever a policy is built from weights.
+    Statistics are float32 buffers, NaN until they are set, so that a forgotten one can be told
+    from a value; ``require`` is called wherever a policy is built from weights.
 
     Args:
         mode: See ``Normalisation``.
-        size: S, elements of the vector.
+        size: S, elements of a vector; or the shape of the statistics, ``(C, 1, 1)`` for an image.
+        epsilon: Added to a standard deviation, and put in the place of a range that is zero.
     """
 
-    def __init__(self, mode: Normalisation, size: int) -> None:
+    def __init__(
+        self, mode: Normalisation, size: int | tuple[int, ...], epsilon: float = EPSILON
+    ) -> None:
         super().__init__()
         self.mode = mode
-        self.size = size
+        self.shape = (size,) if isinstance(size, int) else size
+        self.epsilon = epsilon
         for name in STATISTICS[mode]:
-            self.register_buffer(name, torch.full((size,), float("nan")))
+            self.register_buffer(name, torch.full(self.shape, float("nan")))
 
     def set_(self, statistics: Mapping[str, torch.Tensor | Sequence[float]]) -> Normaliser:
         """Sets the statistics that the mode needs; others in the mapping are ignored.
 
         Args:
-            statistics: Name (``mean``, ``std``, ``min``, ``max``, ``q01``, ``q99``) to ``(S,)``.
+            statistics: Name (``mean``, ``std``, ``min``, ``max``, ``q01``, ``q99``, ``q10``,
+                ``q90``) to values of the normaliser's shape.
 
         Returns:
             This normaliser.
@@ -80,10 +88,9 @@ class Normaliser(nn.Module):
                     f"found {sorted(statistics)}"
                 )
             value = torch.as_tensor(statistics[name], dtype=torch.float32)
-            if tuple(value.shape) != (self.size,):
+            if tuple(value.shape) != self.shape:
                 raise InvalidArgumentError(
-                    f"statistic {name!r}: expected shape ({self.size},), "
-                    f"found {tuple(value.shape)}"
+                    f"statistic {name!r}: expected shape {self.shape}, found {tuple(value.shape)}"
                 )
             values[name] = value
         problem = self._problem(values)
@@ -96,16 +103,18 @@ class Normaliser(nn.Module):
     def measure_(self, samples_NS: torch.Tensor) -> Normaliser:
         """Sets the statistics from samples ``(N, S)``; the deviation is the population's."""
         samples_NS = samples_NS.detach().to("cpu", torch.float32)
-        low_high = torch.tensor([0.01, 0.99])
-        q01_q99 = torch.quantile(samples_NS, low_high, dim=0)
+        portions = torch.tensor([0.01, 0.1, 0.9, 0.99])
+        q01, q10, q90, q99 = torch.quantile(samples_NS, portions, dim=0)
         return self.set_(
             {
                 "mean": samples_NS.mean(0),
                 "std": samples_NS.std(0, correction=0),
                 "min": samples_NS.amin(0),
                 "max": samples_NS.amax(0),
-                "q01": q01_q99[0],
-                "q99": q01_q99[1],
+                "q01": q01,
+                "q10": q10,
+                "q90": q90,
+                "q99": q99,
             }
         )
 
@@ -125,11 +134,14 @@ class Normaliser(nn.Module):
             )
 
     def normalise(self, x: torch.Tensor) -> torch.Tensor:
-        """``(..., S)`` in the units of the port to the same shape in the network's range."""
+        """``(..., S)`` in the units of the port to the same shape in the network's range.
+
+        Images are ``(..., C, H, W)``.
+        """
         if self.mode is Normalisation.IDENTITY:
             return x
         if self.mode is Normalisation.MEAN_STD:
-            return (x - self.get_buffer("mean")) / (self.get_buffer("std") + EPSILON)
+            return (x - self.get_buffer("mean")) / (self.get_buffer("std") + self.epsilon)
         low, width = self._range()
         return 2 * (x - low) / width - 1
 
@@ -149,7 +161,7 @@ class Normaliser(nn.Module):
         width = high - low
         # masked_fill takes the number as a kernel argument; torch.where would copy it from the
         # host, which cannot be captured.
-        return low, width.masked_fill(width == 0, EPSILON)
+        return low, width.masked_fill(width == 0, self.epsilon)
 
     def _problem(self, values: Mapping[str, torch.Tensor]) -> str:
         for name, value in values.items():
@@ -160,7 +172,7 @@ class Normaliser(nn.Module):
                 )
         if "std" in values and bool((values["std"] < 0).any()):
             return f"statistic 'std': expected no negative value, found {values['std'].tolist()}"
-        if self.mode in (Normalisation.MIN_MAX, Normalisation.QUANTILES):
+        if len(values) == 2 and "std" not in values:
             low, high = STATISTICS[self.mode]
             if bool((values[low] > values[high]).any()):
                 return (

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from flashrt_ros.errors import CheckpointError, InvalidArgumentError, NotFoundError
 from flashrt_ros.policies.checkpoint import CONFIG, read_config
+from flashrt_ros.policies.lerobot import families
 from flashrt_ros.runtime.policy import Policy
 
 GROUP = "flashrt_ros.policies"
@@ -46,8 +47,8 @@ def load_policy(name: str | Path) -> Policy:
     """Makes a policy.
 
     Args:
-        name: A directory with ``config.json``, whose ``type`` is a registered name; or a
-            registered name; or ``package.module:factory``.
+        name: A directory with ``config.json``, whose ``type`` is a registered name or a type of
+            LeRobot; or a registered name; or ``package.module:factory``.
 
     Returns:
         The policy, on the CPU, its weights loaded.
@@ -60,12 +61,15 @@ def load_policy(name: str | Path) -> Policy:
     directory = Path(name)
     text = str(name)
     if directory.is_dir():
-        family = read_config(directory)["type"]
+        config = read_config(directory)
+        family = config["type"]
         target = available_policies().get(family)
+        if target is None and families.is_lerobot(config):
+            return families.load(directory)
         if target is None:
             raise CheckpointError(
                 f"{directory / CONFIG}: type: found {family!r}, expected one of "
-                f"{list(available_policies())}"
+                f"{[*available_policies(), *families.FAMILIES]}"
             )
         return _make(target, directory)
     if _TARGET.fullmatch(text):

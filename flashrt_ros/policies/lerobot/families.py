@@ -1,0 +1,46 @@
+"""Which module runs which LeRobot policy type."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import cast
+
+from flashrt_ros.errors import CheckpointError
+from flashrt_ros.policies.checkpoint import CONFIG
+from flashrt_ros.policies.lerobot.checkpoint import LeRobotCheckpoint, read_checkpoint
+from flashrt_ros.runtime.policy import Policy
+
+FAMILIES: dict[str, str] = {}
+"""LeRobot's ``type`` to the module whose ``make(checkpoint)`` makes the policy."""
+
+
+def is_lerobot(config: dict[str, object]) -> bool:
+    """Whether a configuration is LeRobot's: of a known type, or with features as it has them."""
+    return config.get("type") in FAMILIES or "input_features" in config or "input_shapes" in config
+
+
+def load(directory: Path) -> Policy:
+    """Makes the policy of a checkpoint directory.
+
+    Raises:
+        CheckpointError: The checkpoint is wrong, or of a type that is not run here.
+    """
+    return make(read_checkpoint(directory))
+
+
+def make(checkpoint: LeRobotCheckpoint) -> Policy:
+    """Makes the policy of a checkpoint.
+
+    Raises:
+        CheckpointError: As in ``load``.
+    """
+    module = FAMILIES.get(checkpoint.type)
+    if module is None:
+        raise CheckpointError(
+            f"{checkpoint.directory / CONFIG}: type: expected a LeRobot policy of type "
+            f"{', '.join(sorted(FAMILIES)) or '(none yet)'}, found {checkpoint.type!r}"
+        )
+    factory = cast(Callable[[LeRobotCheckpoint], Policy], importlib.import_module(module).make)
+    return factory(checkpoint)
