@@ -45,7 +45,7 @@ def run(arguments: argparse.Namespace) -> int:
         from flashrt_ros.contract.contract import Contract
 
         contract = Contract.load(arguments.contract)
-        contract.check(policy.ports())
+        contract.check(policy.ports(), policy.layout())
         cautions = contract.cautions()
         if not arguments.json:
             print(f"contract {contract.source} fits the policy")

@@ -27,11 +27,14 @@ GROUPS: dict[str, list[str]] = {
     "torch": ["torch>=2.4"],
     "cuda": ["cuda-bindings"],
     "demo": ["mujoco", "py_trees"],
+    # JPEG, PNG and compressed depth from cameras.
+    "images": ["pillow"],
     "test": [
         # Linters change their rules from one release to the next.
         "codespell~=2.4.3",
         "hypothesis",
         "mypy~=2.4.1",
+        "pillow",
         "pytest",
         "pytest-timeout",
         "ruff~=0.17.6",

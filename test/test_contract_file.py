@@ -17,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flashrt_ros.contract import Contract
+from flashrt_ros.contract.image.schema import KEYS as IMAGE_KEYS
 from flashrt_ros.contract.schema import KEYS
 from flashrt_ros.errors import ContractError
 from flashrt_ros.runtime.policy import Port, Ports
@@ -48,7 +49,7 @@ def changed(path: str, value: Any) -> dict[str, Any]:
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
 def test_shipped_files_are_valid_and_fit_a_policy(path: Path) -> None:
     contract = Contract.load(path)
-    observations = tuple(Port(o.key, "x", (o.size,)) for o in contract.observations)
+    observations = tuple(Port(o.key, "x", o.shape) for o in contract.observations)
     size = 1 + max(i for output in contract.actions for i in output.index)
     contract.check(Ports(observations, Port("action", "action", (size,))))
     assert all(output.limits.keys() == set(output.names) for output in contract.actions)
@@ -247,13 +248,17 @@ def test_any_text_is_valid_or_refused(text: str) -> None:
 def test_every_key_is_in_the_reference() -> None:
     page = (ROOT / "docs" / "contract.md").read_text(encoding="utf-8")
     rows = set(re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE))
-    wanted = {key for keys in KEYS.values() for key in keys}
+    wanted = {key for keys in (*KEYS.values(), *IMAGE_KEYS.values()) for key in keys}
     assert wanted - rows == set()
     assert rows - wanted == set(), "the page describes keys that are none"
 
 
 def test_the_example_in_the_reference_is_valid() -> None:
     page = (ROOT / "docs" / "contract.md").read_text(encoding="utf-8")
-    (example,) = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
-    assert Contract.from_dict(yaml.safe_load(example)).robot == "my_arm"
+    example, *entries = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
+    fields = yaml.safe_load(example)
+    assert Contract.from_dict(fields).robot == "my_arm"
+    for entry in entries:
+        fields["observations"] += yaml.safe_load(entry)
+    assert len(Contract.from_dict(fields).observations) == 1 + len(entries)
     assert JOINTS["type"] in page

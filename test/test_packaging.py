@@ -26,6 +26,7 @@ EXECUTABLES = {"policy_node", "arm_node", "flashrt_ros"}
 
 # What an import is called, where that is not the name it is installed by.
 DISTRIBUTION = {
+    "PIL": "pillow",
     "cuda": "cuda-bindings",
     "yaml": "pyyaml",
 }

@@ -7,7 +7,12 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from flashrt_ros.errors import ContractError
+import torch
+
+from flashrt_ros.contract.image.compressed import require_pillow
+from flashrt_ros.contract.image.schema import COMPRESSED, ImagePart
+from flashrt_ros.errors import ContractError, UnsupportedError
+from flashrt_ros.runtime.buffers import BufferSpec
 from flashrt_ros.runtime.policy import Port, Ports
 
 if TYPE_CHECKING:
@@ -18,8 +23,13 @@ FIELD_SUFFIXES = {"position": ("position", "pos"), "velocity": ("velocity", "vel
 """How policies commonly end the name of an element, e.g. ``elbow.pos``."""
 
 
-def check_ports(contract: Contract, ports: Ports) -> None:
+def check_ports(contract: Contract, ports: Ports, layout: Sequence[BufferSpec] = ()) -> None:
     """Compares keys, sizes, element names and units, and the action's coverage.
+
+    Args:
+        contract: One side.
+        ports: The other.
+        layout: The policy's buffers; without them dtypes are not compared.
 
     Raises:
         ContractError: Lists everything that does not fit, one line each.
@@ -29,7 +39,12 @@ def check_ports(contract: Contract, ports: Ports) -> None:
     given = {observation.key for observation in contract.observations}
     for observation in contract.observations:
         if observation.key in by_key:
-            faults += _observation_faults(observation, by_key[observation.key])
+            port = by_key[observation.key]
+            if observation.image is not None:
+                dtype = next((s.dtype for s in layout if s.name == port.buffer), None)
+                faults += _image_faults(observation, observation.image, port, dtype)
+            else:
+                faults += _observation_faults(observation, port)
         else:
             near = difflib.get_close_matches(observation.key, list(by_key), 1)
             hint = f"; did you mean {near[0]!r}?" if near else ""
@@ -88,6 +103,41 @@ def _observation_faults(observation: Observation, port: Port) -> list[str]:
             f"{where}: expected a last element whose name ends in 'present' for the presence "
             f"flag, found {port.names[-1]!r} in the policy"
         )
+    return faults
+
+
+def _image_faults(
+    observation: Observation, image: ImagePart, port: Port, dtype: torch.dtype | None
+) -> list[str]:
+    where = f"{image.path} ({observation.key})"
+    faults = []
+    if observation.shape != port.shape:
+        hint = ""
+        if len(port.shape) == 3 and port.shape[2] == image.shape[0]:
+            hint = "; the policy's port has its channels last, an image port has them first"
+        if len(port.shape) == 3 and port.shape == (image.shape[0], image.shape[2], image.shape[1]):
+            hint = "; height and width are interchanged"
+        faults.append(
+            f"{where}: expected shape {port.shape} for the policy, found {observation.shape} "
+            f"(channels, height, width) as {image.color} after the steps{hint}"
+        )
+    if dtype is not None:
+        floating = dtype.is_floating_point
+        if not floating and (dtype != torch.uint8 or image.range != "byte"):
+            faults.append(
+                f"{image.path}.range: expected byte for the policy's {dtype} buffer (only uint8 "
+                f"and floating ones take images), found {image.range}"
+            )
+    if image.depth is not None and port.unit and port.unit != image.depth.unit:
+        faults.append(
+            f"{image.path}.depth.unit: expected {port.unit!r} as the policy has it, found "
+            f"{image.depth.unit!r}"
+        )
+    if image.type == COMPRESSED:
+        try:
+            require_pillow()
+        except UnsupportedError as error:
+            faults.append(f"{image.path}.type: {error}")
     return faults
 
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from flashrt_ros.contract.check import cautions, check_ports
 from flashrt_ros.contract.entries import read_observation, read_output, read_start
-from flashrt_ros.contract.schema import KEYS, Observation, Output, Part, Qos, Start
+from flashrt_ros.contract.schema import KEYS, Observation, Output, Qos, Source, Start
 from flashrt_ros.contract.section import Section, parse
 from flashrt_ros.errors import ContractError
+from flashrt_ros.runtime.buffers import BufferSpec
 from flashrt_ros.runtime.policy import Ports
 
 VERSION = 1
@@ -91,35 +93,40 @@ class Contract:
         _check_topics(contract, top)
         return contract
 
-    def check(self, ports: Ports) -> None:
+    def check(self, ports: Ports, layout: Sequence[BufferSpec] = ()) -> None:
         """Compares the contract with a policy's ports.
+
+        Args:
+            ports: Of the policy.
+            layout: Its buffers, whose dtypes are compared with the images' ranges; may be left
+                out.
 
         Raises:
             ContractError: Lists everything that does not fit.
         """
-        check_ports(self, ports)
+        check_ports(self, ports, layout)
 
     def cautions(self) -> tuple[str, ...]:
         """Things that are allowed but worth a word: no limits, no step limit, no start check."""
         return cautions(self)
 
-    def parts(self) -> tuple[Part, ...]:
-        """Every part read, the measured one of ``start`` last."""
-        parts = tuple(part for observation in self.observations for part in observation.parts)
-        return (*parts, self.start.measured) if self.start else parts
+    def sources(self) -> tuple[Source, ...]:
+        """Every part and image read, the measured one of ``start`` last."""
+        sources = tuple(source for o in self.observations for source in o.sources)
+        return (*sources, self.start.measured) if self.start else sources
 
     def topics(self) -> list[tuple[str, str, Qos]]:
         """Every input once: topic, type and QoS of its subscription."""
         found: dict[str, tuple[str, str, Qos]] = {}
-        for part in self.parts():
-            found.setdefault(part.topic, (part.topic, part.type, part.qos))
+        for source in self.sources():
+            found.setdefault(source.topic, (source.topic, source.type, source.qos))
         return list(found.values())
 
 
 def _check_topics(contract: Contract, top: Section) -> None:
     """Refuses what two entries say differently of one topic or one port."""
-    seen: dict[str, Part] = {}
-    for part in contract.parts():
+    seen: dict[str, Source] = {}
+    for part in contract.sources():
         first = seen.setdefault(part.topic, part)
         if first.type != part.type:
             raise ContractError(

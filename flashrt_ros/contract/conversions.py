@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from flashrt_ros.contract.cdr import deserialize
+from flashrt_ros.contract.image.schema import IMAGE_TYPES
 from flashrt_ros.contract.schema import Part
 from flashrt_ros.errors import ContractError
 
@@ -117,7 +118,8 @@ class Decoded:
 
     def carries_names(self) -> bool:
         """False for a message of a type with names that has left them empty."""
-        fields = INPUT_TYPES[self.type].fields.values()
+        kind = INPUT_TYPES.get(self.type)
+        fields = kind.fields.values() if kind is not None else ()
         return all(field.names is None or len(field.names(self.message)) > 0 for field in fields)
 
 
@@ -132,15 +134,16 @@ def decode(type_name: str, message: Any) -> Decoded:
         ContractError: Type not supported, another type, or damaged bytes; names type and sizes.
     """
     kind = INPUT_TYPES.get(type_name)
-    if kind is None:
-        raise ContractError(f"message type {type_name}: expected one of {', '.join(INPUT_TYPES)}")
+    if kind is None and type_name not in IMAGE_TYPES:
+        known = ", ".join((*INPUT_TYPES, *IMAGE_TYPES))
+        raise ContractError(f"message type {type_name}: expected one of {known}")
     trailing = 0
     if isinstance(message, (bytes, bytearray, memoryview)):
         message, trailing = deserialize(type_name, message)
     elif (found := _type_of(message)) != type_name:
         raise ContractError(f"expected a message of type {type_name}, found {found}")
     stamp_ns = 0
-    if kind.stamped:
+    if kind is None or kind.stamped:
         stamp = message.header.stamp
         stamp_ns = int(stamp.sec) * 1_000_000_000 + int(stamp.nanosec)
     return Decoded(type_name, message, stamp_ns, trailing)

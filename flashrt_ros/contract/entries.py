@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from flashrt_ros.contract.conversions import INPUT_TYPES
+from flashrt_ros.contract.image.entry import read_image
+from flashrt_ros.contract.image.schema import KEYS as IMAGE_KEYS
 from flashrt_ros.contract.messages import OUTPUT_TYPES
 from flashrt_ros.contract.schema import KEYS, Observation, Output, Part, Qos, Start
 from flashrt_ros.contract.section import Section, as_number
@@ -77,9 +79,20 @@ def read_observation(section: Section) -> Observation:
     for key in ("fill", "present_flag"):
         if section.has(key) and not optional:
             section.fail(key, "this key only with `optional: true`", section.raw(key, ""))
+    parts: tuple[Part, ...] = ()
+    image = None
+    if section.has("image"):
+        for key in ("parts", "present_flag"):
+            if section.has(key):
+                section.fail(key, "no such key beside `image`", section.raw(key, ""))
+        inner = section.section("image", IMAGE_KEYS["image"])
+        image = read_image(inner, _topic(inner), _qos(inner, qos))
+    else:
+        parts = tuple(_part(part, qos) for part in section.sections("parts", KEYS["part"]))
     return Observation(
         key=section.text("key"),
-        parts=tuple(_part(part, qos) for part in section.sections("parts", KEYS["part"])),
+        parts=parts,
+        image=image,
         max_age_ms=section.number("max_age_ms", above=0.0),
         optional=optional,
         fill=section.number("fill", 0.0, least=-3.0e38, most=3.0e38),

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
+
+import numpy.typing as npt
 
 from flashrt_ros.contract.conversions import Vector
 
@@ -53,7 +56,8 @@ class Sample:
     """Observations as of one moment.
 
     Attributes:
-        observations: Port key to float32 vector; a port with a fault is missing.
+        observations: Port key to float32 vector or image, images perhaps uint8 and not to be
+            written; a port with a fault is missing.
         stamps: One for each observation and topic.
         faults: ``key (topic): reason`` for each input that hinders; empty: go ahead.
         notices: Peculiarities that do not hinder, such as missing stamps.
@@ -62,7 +66,7 @@ class Sample:
         measured_fault: Why ``measured`` is None.
     """
 
-    observations: dict[str, Vector]
+    observations: dict[str, npt.NDArray[Any]]
     stamps: tuple[InputStamp, ...]
     faults: tuple[str, ...]
     notices: tuple[str, ...] = ()

@@ -13,60 +13,79 @@ from typing import Any
 import numpy as np
 
 from flashrt_ros.contract.contract import Contract
-from flashrt_ros.contract.conversions import Decoded, PartReader, Vector, decode
+from flashrt_ros.contract.conversions import Decoded, PartReader, decode
+from flashrt_ros.contract.image.reader import ImageReader
+from flashrt_ros.contract.image.schema import ImagePart
+from flashrt_ros.contract.message import Array, Message
+from flashrt_ros.contract.observing import absence, observe
 from flashrt_ros.contract.sample import InputStamp, Received, Sample
-from flashrt_ros.contract.schema import Observation, Part
+from flashrt_ros.contract.schema import Source
 from flashrt_ros.errors import ContractError
 
 JUMP_NS = 10_000_000
 """How far a header stamp must go back to count as a jump in time. Less is the jitter of drivers
 that estimate their stamps, or a clock being set right; it does not make a message unusable."""
+IMAGE_HISTORY = 4
+"""Images kept for each topic."""
 MAX_PADDING = 3
 """Trailing bytes that every middleware adds to reach a multiple of four; not worth a word."""
 
 
 @dataclass
-class _Message:
-    received_ns: int
-    stamp_ns: int
-    digest: int
-    sequence: int
-    vectors: dict[Part, Vector]
-    faults: dict[Part, str]
-
-
-@dataclass
 class _Topic:
     type: str
-    readers: list[PartReader]
-    messages: deque[_Message]
+    readers: list[PartReader | ImageReader]
+    messages: deque[Message]
     stamp_ns: int = 0
     sequence: int = 0
     trailing_bytes: int = 0
     said: set[str] = field(default_factory=set)
 
 
+@dataclass
+class Prepared:
+    """A message that has been decoded and not been taken in yet.
+
+    Attributes:
+        topic: As the contract writes it.
+        message: What it holds.
+        decoded: None where it cannot be used at all.
+        fault: Why something of it cannot be used, or empty.
+    """
+
+    topic: str
+    message: Message
+    decoded: Decoded | None
+    fault: str
+
+
 class Sampler:
     """As-of sampler over all inputs of a contract.
 
-    ``put`` may run in an intake thread and ``sample`` in the control thread: messages are decoded
-    outside the lock, which is held for microseconds.
+    ``prepare`` and ``enter`` may run in an intake thread and ``sample`` in the control thread:
+    messages are decoded outside the lock, which is held for microseconds.
     """
 
-    def __init__(self, contract: Contract, history: int = 64) -> None:
+    def __init__(self, contract: Contract, history: int = 64, lazy: bool = False) -> None:
         """Makes an empty sampler.
 
         Args:
             contract: What to read.
-            history: Messages kept for each topic, so that moments in the past can be sampled.
+            history: Messages kept for each topic, so that moments in the past can be sampled; of
+                images ``IMAGE_HISTORY`` at most.
+            lazy: Images are decoded when they are first sampled: for recordings, most of whose
+                images are not. Otherwise when they come, so that sampling takes no time.
         """
         self.contract = contract
         self._lock = threading.Lock()
         self._topics: dict[str, _Topic] = {}
+        self._lazy = lazy
         for topic, type_name, _ in contract.topics():
-            parts = dict.fromkeys(part for part in contract.parts() if part.topic == topic)
-            readers = [PartReader(part) for part in parts]
-            self._topics[topic] = _Topic(type_name, readers, deque(maxlen=history))
+            sources = dict.fromkeys(s for s in contract.sources() if s.topic == topic)
+            readers = [_reader(source) for source in sources]
+            images = any(isinstance(source, ImagePart) for source in sources)
+            kept = min(history, IMAGE_HISTORY) if images else history
+            self._topics[topic] = _Topic(type_name, readers, deque(maxlen=kept))
 
     def put(self, topic: str, message: Any, received_ns: int, digest: int = 0) -> Received:
         """Takes one message in; never raises for what a publisher sent.
@@ -80,12 +99,20 @@ class Sampler:
         Raises:
             ContractError: The contract does not read this topic.
         """
+        return self.enter(self.prepare(topic, message, received_ns, digest))
+
+    def prepare(self, topic: str, message: Any, received_ns: int, digest: int = 0) -> Prepared:
+        """The part of ``put`` that takes time; changes nothing.
+
+        Raises:
+            ContractError: The contract does not read this topic.
+        """
         state = self._topics.get(topic)
         if state is None:
             raise ContractError(
                 f"topic {topic!r}: expected one of the contract's inputs, {list(self._topics)}"
             )
-        entry = _Message(received_ns, 0, digest, 0, {}, {})
+        entry = Message(received_ns, digest=digest)
         decoded, fault = self._decode(state, topic, message)
         if decoded is None:
             entry.faults = {reader.part: fault for reader in state.readers}
@@ -93,10 +120,16 @@ class Sampler:
             entry.stamp_ns = decoded.stamp_ns
             self._read(state, decoded, entry)
             fault = next(iter(entry.faults.values()), "")
+        return Prepared(topic, entry, decoded, fault)
+
+    def enter(self, prepared: Prepared) -> Received:
+        """Takes in what ``prepare`` has made."""
+        topic, decoded = prepared.topic, prepared.decoded
+        state = self._topics[topic]
         with self._lock:
-            jump = self._enter(topic, state, entry, decoded)
+            jump = self._enter(topic, state, prepared.message, decoded)
             notices = self._notices(topic, state, decoded)
-        return Received(jump, fault, notices)
+        return Received(jump, prepared.fault, notices)
 
     def _decode(self, state: _Topic, topic: str, message: Any) -> tuple[Decoded | None, str]:
         try:
@@ -107,21 +140,28 @@ class Sampler:
             return None, f"topic {topic!r}: expected {state.type}, found {decoded.type}"
         return decoded, ""
 
-    def _read(self, state: _Topic, decoded: Decoded, entry: _Message) -> None:
+    def _read(self, state: _Topic, decoded: Decoded, entry: Message) -> None:
         for reader in state.readers:
             part = reader.part
             try:
+                if isinstance(reader, ImageReader):
+                    frame = reader.frame(decoded.message)
+                    if not self._lazy:
+                        frame.array()
+                    entry.values[part] = frame
+                    continue
                 vector = reader(decoded)
             except ContractError as error:
                 entry.faults[part] = str(error)
                 continue
             if np.isfinite(vector).all():
-                entry.vectors[part] = vector
+                entry.values[part] = vector
             else:
-                bad = [n for n, v in zip(part.names, vector, strict=True) if not np.isfinite(v)]
-                entry.faults[part] = f"non-finite {part.field} of {', '.join(bad)}"
+                names = zip(reader.part.names, vector, strict=True)
+                bad = [name for name, value in names if not np.isfinite(value)]
+                entry.faults[part] = f"non-finite {reader.part.field} of {', '.join(bad)}"
 
-    def _enter(self, topic: str, state: _Topic, entry: _Message, decoded: Decoded | None) -> str:
+    def _enter(self, topic: str, state: _Topic, entry: Message, decoded: Decoded | None) -> str:
         jump = ""
         if entry.stamp_ns and state.stamp_ns - entry.stamp_ns >= JUMP_NS:
             back_s = (state.stamp_ns - entry.stamp_ns) * 1e-9
@@ -145,7 +185,9 @@ class Sampler:
         found = []
         if decoded.stamp_ns == 0:
             found.append(f"topic {topic!r}: unstamped, the receive time is used")
-        if not decoded.carries_names() and any(r.part.positional for r in state.readers):
+        if not decoded.carries_names() and any(
+            isinstance(r, PartReader) and r.part.positional for r in state.readers
+        ):
             found.append(f"topic {topic!r}: no joint names in the message, `positional` is used")
         if decoded.trailing_bytes > MAX_PADDING:
             found.append(f"topic {topic!r}: {decoded.trailing_bytes} bytes behind the message")
@@ -180,75 +222,24 @@ class Sampler:
                 for topic, state in self._topics.items()
             }
             notices = tuple(w for state in self._topics.values() for w in sorted(state.said))
-        observations: dict[str, Vector] = {}
+        observations: dict[str, Array] = {}
         stamps: list[InputStamp] = []
         for observation in self.contract.observations:
-            ours, vector = _observe(observation, newest, now_ns, not_before_ns)
+            ours, value = observe(observation, newest, now_ns, not_before_ns)
             stamps += ours
-            if vector is not None:
-                observations[observation.key] = vector
-        measured, measured_fault = None, ""
+            if value is not None:
+                observations[observation.key] = value
+        measured: Array | None = None
+        measured_fault = ""
         if (start := self.contract.start) is not None:
             message = newest[start.measured.topic]
-            measured_fault = _absence(message, start.max_age_ms, now_ns, not_before_ns)
+            measured_fault = absence(message, start.max_age_ms, now_ns, not_before_ns)
             if message is not None and not measured_fault:
                 measured_fault = message.faults.get(start.measured, "")
-                measured = message.vectors.get(start.measured)
+                measured = None if measured_fault else message.value(start.measured)
         faults = tuple(f"{s.observation} ({s.topic}): {s.fault}" for s in stamps if s.fault)
         return Sample(observations, tuple(stamps), faults, notices, measured, measured_fault)
 
 
-def _absence(message: _Message | None, max_age_ms: float, now_ns: int, not_before_ns: int) -> str:
-    """Why there is no fresh message; empty where there is one."""
-    if message is None:
-        return "no message"
-    if message.received_ns < not_before_ns:
-        return "older than the last activate, resume, restore or reset"
-    age_ms = (now_ns - message.received_ns) * 1e-6
-    return f"stale {age_ms:.0f} ms > {max_age_ms:g} ms" if age_ms > max_age_ms else ""
-
-
-def _observe(
-    observation: Observation,
-    newest: dict[str, _Message | None],
-    now_ns: int,
-    not_before_ns: int,
-) -> tuple[list[InputStamp], Vector | None]:
-    """Stamps of the topics of one observation, and its vector unless something hinders."""
-    absences = {
-        topic: _absence(newest[topic], observation.max_age_ms, now_ns, not_before_ns)
-        for topic in observation.topics
-    }
-    present = not any(absences.values())
-    stamps = []
-    for topic, absence in absences.items():
-        message = newest[topic]
-        fault = "" if observation.optional else absence
-        if not absence and message is not None:
-            broken = [message.faults[p] for p in observation.parts if p in message.faults]
-            fault = broken[0] if broken else ""
-        stamps.append(_stamp(observation.key, topic, message, now_ns, present, fault))
-    if any(stamp.fault for stamp in stamps):
-        return stamps, None
-    vector = np.full(observation.size, observation.fill, dtype=np.float32)
-    if present:
-        position = 0
-        for part in observation.parts:
-            message = newest[part.topic]
-            assert message is not None
-            vector[position : position + len(part.names)] = message.vectors[part]
-            position += len(part.names)
-    if observation.present_flag:
-        vector[-1] = float(present)
-    return stamps, vector
-
-
-def _stamp(
-    key: str, topic: str, message: _Message | None, now_ns: int, present: bool, fault: str
-) -> InputStamp:
-    if message is None:
-        return InputStamp(key, topic, present=present, fault=fault)
-    age_ms = (now_ns - message.received_ns) * 1e-6
-    return InputStamp(
-        key, topic, message.stamp_ns, age_ms, message.digest, message.sequence, present, fault
-    )
+def _reader(source: Source) -> PartReader | ImageReader:
+    return ImageReader(source) if isinstance(source, ImagePart) else PartReader(source)

@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+
+from flashrt_ros.contract.image.schema import ImagePart
+from flashrt_ros.contract.qos import Qos
+
+__all__ = ["KEYS", "ImagePart", "Observation", "Output", "Part", "Qos", "Source", "Start"]
 
 KEYS: Mapping[str, tuple[str, ...]] = {
     "contract": (
@@ -17,7 +23,16 @@ KEYS: Mapping[str, tuple[str, ...]] = {
         "unused_actions",
         "start",
     ),
-    "observation": ("key", "max_age_ms", "optional", "fill", "present_flag", "qos", "parts"),
+    "observation": (
+        "key",
+        "max_age_ms",
+        "optional",
+        "fill",
+        "present_flag",
+        "qos",
+        "parts",
+        "image",
+    ),
     "part": ("topic", "type", "field", "names", "elements", "positional", "unit", "qos"),
     "action": (
         "topic",
@@ -39,21 +54,6 @@ KEYS: Mapping[str, tuple[str, ...]] = {
     "qos": ("reliability", "durability", "depth"),
 }
 """Every key that a contract file may hold, by the kind of mapping it stands in."""
-
-
-@dataclass(frozen=True)
-class Qos:
-    """DDS settings of one topic; the values are the words of ``rclpy.qos``.
-
-    Attributes:
-        reliability: ``best_effort`` or ``reliable``.
-        durability: ``volatile`` or ``transient_local``.
-        depth: Messages kept.
-    """
-
-    reliability: str = "best_effort"
-    durability: str = "volatile"
-    depth: int = 1
 
 
 @dataclass(frozen=True)
@@ -83,17 +83,22 @@ class Part:
     path: str = ""
 
 
+Source = Part | ImagePart
+"""What an observation is read from: one topic each."""
+
+
 @dataclass(frozen=True)
 class Observation:
     """One policy port, filled from one or several topics.
 
     Attributes:
         key: Policy port.
-        parts: Concatenated in this order.
+        parts: Concatenated in this order; empty for an image.
         max_age_ms: Steady clock, from reception to the control step.
         optional: Without a fresh message ``fill`` stands in for every element.
         fill: See ``optional``.
         present_flag: One more element at the end: 1.0 where fresh, else 0.0.
+        image: A camera image, in place of ``parts``.
         path: Key path in the file, for messages.
     """
 
@@ -103,17 +108,30 @@ class Observation:
     optional: bool = False
     fill: float = 0.0
     present_flag: bool = False
+    image: ImagePart | None = None
     path: str = ""
+
+    @property
+    def sources(self) -> tuple[Source, ...]:
+        """All that it is read from: the image, or the parts."""
+        return self.parts if self.image is None else (self.image,)
 
     @property
     def size(self) -> int:
         """Elements, presence flag included."""
-        return sum(len(part.names) for part in self.parts) + self.present_flag
+        return math.prod(self.shape)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """``(C, H, W)`` of an image, or ``(elements,)``."""
+        if self.image is not None:
+            return self.image.shape
+        return (sum(len(part.names) for part in self.parts) + self.present_flag,)
 
     @property
     def topics(self) -> tuple[str, ...]:
-        """Different topics of the parts, in order."""
-        return tuple(dict.fromkeys(part.topic for part in self.parts))
+        """Different topics of the sources, in order."""
+        return tuple(dict.fromkeys(source.topic for source in self.sources))
 
 
 @dataclass(frozen=True)

@@ -105,6 +105,10 @@ class Section:
         """Whether the file gives the key."""
         return key in self._value
 
+    def given(self) -> tuple[str, ...]:
+        """The keys that the file gives."""
+        return tuple(self._value)
+
     def raw(self, key: str, expected: str, default: Any = REQUIRED) -> Any:
         """The value as parsed, or the default.
 

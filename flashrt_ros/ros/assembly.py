@@ -39,7 +39,7 @@ def make_stepper(
         FlashRTError: Policy, contract, device or sizes do not fit; says what was expected.
     """
     policy = load_policy(policy_name)
-    contract.check(policy.ports())
+    contract.check(policy.ports(), policy.layout())
     session = PolicySession(
         policy,
         device=settings["device"],

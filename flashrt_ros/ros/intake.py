@@ -139,8 +139,9 @@ class Intake:
             message: object = decode(figures.type, cdr)
         except ContractError:
             message = cdr  # put finds the same fault and keeps it for the sample
+        prepared = self.sampler.prepare(topic, message, received_ns, digest)
         with self._lock:
-            received = self.sampler.put(topic, message, received_ns, digest)
+            received = self.sampler.enter(prepared)
             if received.time_jump:
                 self._jump = (received_ns, received.time_jump)
         figures.received += 1

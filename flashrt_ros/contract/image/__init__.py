@@ -1,0 +1,1 @@
+"""Camera images: encodings, resampling as the policy was trained, and their checks."""

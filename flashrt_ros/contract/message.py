@@ -1,0 +1,45 @@
+"""One received message, as the sampler keeps it."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from flashrt_ros.contract.image.reader import Frame
+from flashrt_ros.contract.schema import Source
+
+Array = npt.NDArray[Any]
+
+
+@dataclass
+class Message:
+    """What one message holds for each source that reads its topic.
+
+    Attributes:
+        received_ns: Steady clock.
+        stamp_ns: Header stamp, clock of the publisher; 0 where there is none.
+        digest: Of the serialized message.
+        sequence: Messages received on the topic so far, this one included.
+        values: What was read; images perhaps not yet decoded.
+        faults: Why something could not be read.
+    """
+
+    received_ns: int
+    stamp_ns: int = 0
+    digest: int = 0
+    sequence: int = 0
+    values: dict[Source, np.ndarray[Any, Any] | Frame] = dataclasses.field(default_factory=dict)
+    faults: dict[Source, str] = dataclasses.field(default_factory=dict)
+
+    def value(self, source: Source) -> Array:
+        """What ``source`` reads.
+
+        Raises:
+            ContractError: An image turned out to be damaged.
+        """
+        value = self.values[source]
+        return value.array() if isinstance(value, Frame) else value
