@@ -29,12 +29,15 @@ GROUPS: dict[str, list[str]] = {
     "demo": ["mujoco", "py_trees"],
     # JPEG, PNG and compressed depth from cameras.
     "images": ["pillow"],
+    # Plots of the benchmarks.
+    "report": ["plotly"],
     "test": [
         # Linters change their rules from one release to the next.
         "codespell~=2.4.3",
         "hypothesis",
         "mypy~=2.4.1",
         "pillow",
+        "plotly",
         "pytest",
         "pytest-timeout",
         "ruff~=0.17.6",

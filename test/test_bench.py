@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flashrt_ros import cli
-from flashrt_ros.bench import rows, sameness, sleep_loop, step, verbs
+from flashrt_ros.bench import growing, sameness, sleep_loop, step, verbs
 from flashrt_ros.bench.command import BENCHMARKS
 from flashrt_ros.bench.harness import Case, Options, interleave
 from flashrt_ros.bench.report import Count, Result, Row, make_row, percentile, table
@@ -90,19 +90,6 @@ def test_verbs(device: str) -> None:
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_rows(device: str) -> None:
-    result = rows.run(Options(device, quick=True))
-    check_rows(result.rows)
-    walls = [row.case for row in result.rows if row.case.endswith(", wall") and row.floor]
-    for words in ("rollback at 256 rows", "rollback at 2048 rows", "snapshot after 16 new rows"):
-        assert any(case.startswith(words) for case in walls)
-    assert sum("foreign capsule in" in case for case in walls) == 3
-    # What is counted is promised: the fixed part and the new rows, to the byte.
-    assert len(result.counts) == 5
-    assert all(count.met for count in result.counts)
-
-
-@pytest.mark.parametrize("device", DEVICES)
 def test_sameness_holds_and_its_controls_fail(device: str) -> None:
     counts = sameness.run(Options(device, quick=True)).counts
     held = [count for count in counts if count.case.endswith("equal after restore")]
@@ -120,6 +107,7 @@ def test_command_writes_json(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert cli.main(["bench", "step", "--quick", "--json", str(target)]) == 0
     assert "== step:" in capsys.readouterr().out
     content = json.loads(target.read_text())
+    assert content["format"] == 1
     assert content["facts"]["device"] == "cpu"
     assert content["results"][0]["rows"][0]["p50"] >= 0
 
@@ -139,9 +127,56 @@ def test_a_broken_promise_of_sameness_is_code_1(
 
 def test_command_lists_and_refuses(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["bench", "--list"]) == 0
-    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == list(BENCHMARKS)
+    listed = [line.split()[0] for line in capsys.readouterr().out.splitlines()]
+    assert listed == [*BENCHMARKS, "predict"]
     assert cli.main(["bench", "speed"]) == 2
-    assert "no benchmark speed; there are step, verbs" in capsys.readouterr().err
+    assert "no benchmark speed; there are copies, step, verbs" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["predict"], "predict: expected --bandwidth-gbs above 0, found None"),
+        (["predict", "--bandwidth-gbs", "-3"], "found -3.0"),
+        (["predict", "step", "--bandwidth-gbs", "273"], "expected to be alone"),
+        (["step", "--bandwidth-gbs", "273"], "--bandwidth-gbs belongs to predict"),
+        (["step", "--from", "figures.json"], "--from: expected no names, found step"),
+        (["--from", "no/such.json"], "no/such.json: no such file"),
+        (["step", "--warm-up", "-1"], "--warm-up: expected 0 or more, found -1"),
+    ],
+)
+def test_options_that_contradict_are_refused(
+    words: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["bench", *words]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_warm_ups_are_counted_and_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[str] = []
+    device = open_device("cpu")
+    samples = interleave({"a": Case(lambda: calls.append("a"))}, 2, device, Options().warm(4))
+    assert (len(samples["a"].wall), len(calls)) == (2, 6)
+    assert Options(warm_up=300).warm(4) == 300
+    assert Options(warm_up=0).warm(4) == 0
+
+
+@pytest.mark.parametrize("name", ["copies", "step", "verbs", "rows", "segments"])
+def test_every_timed_benchmark_warms_up_as_often_as_asked(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+    module = importlib.import_module(f"flashrt_ros.bench.{name}")
+    found = module if hasattr(module, "interleave") else growing
+
+    def counted(cases: object, rounds: int, device: object, warm_up: int = 3) -> object:
+        asked.append(warm_up)
+        return interleave(cases, 1, device, 0)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(found, "interleave", counted)
+    module.run(Options(quick=True, warm_up=7))
+    assert asked
+    assert set(asked) == {7}
 
 
 @pytest.mark.ros

@@ -1,61 +1,143 @@
-"""``flashrt_ros bench``: runs benchmarks, prints their tables, writes JSON."""
+"""``flashrt_ros bench``: runs benchmarks, prints their tables, writes JSON and a page."""
 
 from __future__ import annotations
 
 import argparse
 import importlib
-import json
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from flashrt_ros.errors import InvalidArgumentError
 
+if TYPE_CHECKING:
+    from flashrt_ros.bench.figures import Figures
+
 BENCHMARKS: dict[str, str] = {
+    "copies": "one plain copy by size and direction: the floor of everything else",
     "step": "host and wall time of a step, captured and plain",
-    "verbs": "snapshot, restore, rollback and fork against one plain copy",
-    "rows": "verbs on state that grows, by context length and segments",
+    "verbs": "snapshot, restore, rollback and fork against one plain copy, by size",
+    "rows": "verbs on state that grows, by context length and new rows",
+    "segments": "verbs on state that grows, by the pieces in which its rows are stored",
+    "memory": "bytes that snapshots and forks take, against full copies",
     "sameness": "restore, then 200 steps, at random cut points; with controls",
     "jitter": "control period of the node beside a bare sleep loop",
     "services": "round trips of the node's services beside a bare Trigger server",
     "startup": "process start and configure to the first action",
 }
+PREDICT = "predict"
+PREDICTION = "copy, rollback and switch of a memory that is not here, on paper"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the options of ``bench``."""
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(BENCHMARKS)}")
+    names = f"of {', '.join(BENCHMARKS)}; all by default. Or {PREDICT}: {PREDICTION}"
+    parser.add_argument("names", nargs="*", metavar="NAME", help=names)
     parser.add_argument("--device", default="cpu", help="cpu, cuda or cuda:N (default: cpu)")
     parser.add_argument("--quick", action="store_true", help="few samples: see that it works")
+    parser.add_argument(
+        "--warm-up",
+        type=int,
+        metavar="N",
+        help="do everything N times before it is timed (on a Jetson: 300)",
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures there")
+    parser.add_argument(
+        "--html", type=Path, metavar="FILE", help="write a page with a plot of each curve there"
+    )
+    parser.add_argument(
+        "--from",
+        dest="source",
+        type=Path,
+        metavar="FILE",
+        help="measure nothing: print, or make a page of, what --json wrote",
+    )
+    parser.add_argument(
+        "--bandwidth-gbs",
+        type=float,
+        metavar="GBS",
+        help=f"of {PREDICT}: GB/s of the memory, reads and writes together",
+    )
     parser.add_argument("--list", action="store_true", help="say what can be measured")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Runs the benchmarks named, all by default; 1 if what must always be the same was not."""
     if arguments.list:
-        for name, title in BENCHMARKS.items():
+        for name, title in {**BENCHMARKS, PREDICT: PREDICTION}.items():
             print(f"{name:<10} {title}")
         return 0
-    unknown = [name for name in arguments.names if name not in BENCHMARKS]
+    _check(arguments)
+    from flashrt_ros.bench import figures, page
+
+    if arguments.html is not None:
+        page.check_plotly()
+    if arguments.source is not None:
+        found = figures.read(arguments.source)
+        _print(found)
+    elif PREDICT in arguments.names:
+        from flashrt_ros.bench import predict
+
+        found = figures.Figures({}, (predict.run(arguments.bandwidth_gbs),))
+        _print(found)
+    else:
+        found = _measure(arguments)
+    if arguments.json is not None:
+        figures.write(arguments.json, found)
+        print(f"\nwritten: {arguments.json}")
+    if arguments.html is not None:
+        count = page.write_page(arguments.html, found)
+        print(f"\nwritten: {arguments.html}, {count} figures")
+    return 0 if all(count.met for result in found.results for count in result.counts) else 1
+
+
+def _check(arguments: argparse.Namespace) -> None:
+    unknown = [name for name in arguments.names if name not in (*BENCHMARKS, PREDICT)]
     if unknown:
         raise InvalidArgumentError(
-            f"no benchmark {', '.join(unknown)}; there are {', '.join(BENCHMARKS)}"
+            f"no benchmark {', '.join(unknown)}; there are {', '.join((*BENCHMARKS, PREDICT))}"
         )
+    if arguments.source is not None and arguments.names:
+        raise InvalidArgumentError(
+            f"--from: expected no names, found {', '.join(arguments.names)}: what is in the file"
+            " is shown"
+        )
+    if arguments.warm_up is not None and arguments.warm_up < 0:
+        raise InvalidArgumentError(f"--warm-up: expected 0 or more, found {arguments.warm_up}")
+    if PREDICT not in arguments.names:
+        if arguments.bandwidth_gbs is not None:
+            raise InvalidArgumentError(f"--bandwidth-gbs belongs to {PREDICT}")
+    elif len(arguments.names) > 1:
+        raise InvalidArgumentError(f"{PREDICT}: expected to be alone: it measures nothing")
+    elif arguments.bandwidth_gbs is None or not 0 < arguments.bandwidth_gbs < 1e6:
+        raise InvalidArgumentError(
+            f"{PREDICT}: expected --bandwidth-gbs above 0, found {arguments.bandwidth_gbs}; a"
+            " Jetson AGX Thor has 273"
+        )
+
+
+def _measure(arguments: argparse.Namespace) -> Figures:
     import torch
 
+    from flashrt_ros.bench import figures
     from flashrt_ros.bench.harness import Options, facts
     from flashrt_ros.bench.report import facts_table, table
 
     torch.set_num_threads(1)
-    options = Options(arguments.device, arguments.quick)
+    options = Options(arguments.device, arguments.quick, arguments.warm_up)
     top = facts(options)
     print(facts_table(top), flush=True)
-    results, met = [], True
+    results = []
     for name in arguments.names or BENCHMARKS:
         result = importlib.import_module(f"flashrt_ros.bench.{name}").run(options)
         print("\n" + table(result), flush=True)
-        results.append(result.to_json())
-        met = met and all(count.met for count in result.counts)
-    if arguments.json is not None:
-        arguments.json.write_text(json.dumps({"facts": top, "results": results}, indent=2) + "\n")
-        print(f"\nwritten: {arguments.json}")
-    return 0 if met else 1
+        results.append(result)
+    return figures.Figures(top, tuple(results))
+
+
+def _print(found: Figures) -> None:
+    from flashrt_ros.bench.report import facts_table, table
+
+    if found.facts:
+        print(facts_table(found.facts))
+    for result in found.results:
+        print("\n" + table(result))

@@ -25,14 +25,26 @@ class Options:
     Attributes:
         device: ``cpu``, ``cuda`` or ``cuda:N``.
         quick: Few samples of small sizes, to see that a benchmark works.
+        warm_up: What is done so often before anything is timed; None: as often as each benchmark
+            finds enough. Clocks of an integrated GPU take some 300 replays to settle.
     """
 
     device: str = "cpu"
     quick: bool = False
+    warm_up: int | None = None
+
+    @property
+    def cuda(self) -> bool:
+        """Whether the device is a GPU."""
+        return self.device.startswith("cuda")
 
     def rounds(self, full: int) -> int:
         """Returns ``full``, or a few where it is to be quick."""
         return min(full, 5) if self.quick else full
+
+    def warm(self, enough: int = 3) -> int:
+        """Returns how often to warm up where ``enough`` would do."""
+        return enough if self.warm_up is None else self.warm_up
 
 
 @dataclass
@@ -132,13 +144,27 @@ def contiguous_copy(device: Device, size_bytes: int) -> tuple[str, Callable[[], 
     source_N = device.allocate(size_bytes)
     target_N = device.allocate(size_bytes)
     source_N.fill_(1)
+    return plain_copy(device, target_N, source_N)
+
+
+def plain_copy(
+    device: Device, target_N: torch.Tensor, source_N: torch.Tensor
+) -> tuple[str, Callable[[], object]]:
+    """Returns the name and the call of one plain copy on the control lane; see above.
+
+    Args:
+        device: Where at least one of them lies.
+        target_N: ``(N,)`` uint8, written; on the host it is pinned.
+        source_N: ``(N,)`` uint8, read; on the host it is pinned.
+    """
+    size_bytes = source_N.nbytes
     if device.torch_device.type == "cuda":
         try:
             from cuda.bindings import runtime
         except ImportError:
             pass
         else:
-            kind = runtime.cudaMemcpyKind.cudaMemcpyDeviceToDevice
+            kind = runtime.cudaMemcpyKind.cudaMemcpyDefault
             to, fro = target_N.data_ptr(), source_N.data_ptr()
             with device.bind(Lane.CONTROL):
                 stream = torch.cuda.current_stream().cuda_stream

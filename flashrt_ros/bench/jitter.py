@@ -8,7 +8,14 @@ from __future__ import annotations
 
 from flashrt_ros.bench.harness import Options
 from flashrt_ros.bench.report import Result, Row, make_row
-from flashrt_ros.bench.stage import CONTROL_HZ, JOINTS, Stage, joint_names
+from flashrt_ros.bench.stage import (
+    CONTROL_HZ,
+    JOINTS,
+    Stage,
+    joint_names,
+    node_options,
+    settle_s,
+)
 
 TARGET = "p99 - floor <= 2 ms"
 MODULE = "flashrt_ros.bench.policies"
@@ -40,8 +47,8 @@ def _measure(result: Result, options: Options, name: str, factory: str) -> None:
     nominal_ms = 1e3 / CONTROL_HZ
     with Stage() as stage:
         stage.peer("arm", names=joint_names(JOINTS), rate_hz=CONTROL_HZ)
-        stage.node(f"{MODULE}:{factory}", stage.contract(), device=options.device)
-        recorder = stage.peer("record", seconds=seconds, settle_s=1.0)
+        stage.node(f"{MODULE}:{factory}", stage.contract(), **node_options(options))
+        recorder = stage.peer("record", seconds=seconds, settle_s=settle_s(options))
         stage.first_line(recorder)
         sleeper = stage.python(
             "flashrt_ros.bench.sleep_loop", 1.0 / CONTROL_HZ, max(seconds - 0.5, 1.0)

@@ -7,6 +7,52 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from flashrt_ros.bench.roofline import gb_per_s
+
+HEAD = (
+    "case",
+    "n",
+    "p50",
+    "p99",
+    "max",
+    "unit",
+    "bytes",
+    "GB/s r+w",
+    "x floor",
+    "p99 - floor",
+    "target",
+)
+
+
+@dataclass(frozen=True)
+class Curve:
+    """What some rows of a result show when they are drawn together.
+
+    Attributes:
+        title: Unique in its result.
+        x: Label of the axis that ``Point.x`` is on, with its unit.
+        y: Label of the other, with the unit of the rows.
+    """
+
+    title: str
+    x: str
+    y: str
+
+
+@dataclass(frozen=True)
+class Point:
+    """Where a row lies on a curve.
+
+    Attributes:
+        curve: Title of the curve.
+        series: Line that it belongs to.
+        x: Above 0.
+    """
+
+    curve: str
+    series: str
+    x: float
+
 
 @dataclass(frozen=True)
 class Row:
@@ -14,7 +60,7 @@ class Row:
 
     Attributes:
         case: What was measured.
-        n: Samples.
+        n: Samples; 0: not measured but predicted, and the three are one.
         p50: Median.
         p99: 99th percentile.
         largest: The largest.
@@ -24,6 +70,7 @@ class Row:
         ratio: Its median over the floor's; None for a floor.
         difference: p99 minus the floor's p99, in ``unit``; None for a floor.
         target: What is to be reached, in words; empty where nothing is promised.
+        point: Where it is drawn; None: nowhere.
     """
 
     case: str
@@ -37,13 +84,14 @@ class Row:
     ratio: float | None = None
     difference: float | None = None
     target: str = ""
+    point: Point | None = None
 
     @property
     def gb_per_s(self) -> float | None:
         """Bytes read and bytes written per second at the median; None where no bytes moved."""
         if not self.size_bytes or self.unit != "us" or self.p50 <= 0:
             return None
-        return 2 * self.size_bytes / self.p50 / 1e3
+        return gb_per_s(self.size_bytes, self.p50)
 
 
 @dataclass(frozen=True)
@@ -76,6 +124,7 @@ class Result:
         name: Name of the benchmark.
         title: What it measures, in one line.
         rows: The figures.
+        curves: What of them is drawn together.
         counts: What was counted.
         notes: What a reader must know to read them.
         skipped: Why there are no figures; empty where there are.
@@ -84,6 +133,7 @@ class Result:
     name: str
     title: str
     rows: list[Row] = field(default_factory=list)
+    curves: list[Curve] = field(default_factory=list)
     counts: list[Count] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     skipped: str = ""
@@ -107,6 +157,7 @@ def make_row(
     size_bytes: int = 0,
     floor: Row | None = None,
     target: str = "",
+    point: Point | None = None,
 ) -> Row:
     """Returns the row of these samples, held against ``floor``."""
     p50, p99 = percentile(samples, 0.5), percentile(samples, 0.99)
@@ -122,6 +173,7 @@ def make_row(
         ratio=p50 / floor.p50 if floor and floor.p50 > 0 else None,
         difference=p99 - floor.p99 if floor else None,
         target=target,
+        point=point,
     )
 
 
@@ -140,27 +192,17 @@ def table(result: Result) -> str:
     return "\n".join(lines + [f"  {note}" for note in result.notes])
 
 
-def _rows(rows: Sequence[Row]) -> list[str]:
-    head = (
-        "case",
-        "n",
-        "p50",
-        "p99",
-        "max",
-        "unit",
-        "GB/s r+w",
-        "x floor",
-        "p99 - floor",
-        "target",
-    )
-    cells = [head] + [
+def cells(rows: Sequence[Row]) -> list[tuple[str, ...]]:
+    """Returns head and body of the table of these rows; columns that are empty are in it."""
+    body = [
         (
             row.case,
-            str(row.n),
+            str(row.n) if row.n else "-",
             _figure(row.p50),
-            _figure(row.p99),
-            _figure(row.largest),
+            _figure(row.p99) if row.n else "",
+            _figure(row.largest) if row.n else "",
             row.unit,
+            str(row.size_bytes) if row.size_bytes else "",
             _figure(row.gb_per_s),
             _figure(row.ratio, 2),
             _figure(row.difference),
@@ -168,18 +210,30 @@ def _rows(rows: Sequence[Row]) -> list[str]:
         )
         for row in rows
     ]
-    used = [i for i in range(len(head)) if any(line[i] for line in cells[1:])]
-    widths = {i: max(len(line[i]) for line in cells) for i in used}
-    lines = []
-    for line in cells:
-        words = [line[i].rjust(widths[i]) if 0 < i < 9 else line[i].ljust(widths[i]) for i in used]
+    return [HEAD, *body]
+
+
+def _rows(rows: Sequence[Row]) -> list[str]:
+    lines_of_cells = cells(rows)
+    used = [i for i in range(len(HEAD)) if any(line[i] for line in lines_of_cells[1:])]
+    widths = {i: max(len(line[i]) for line in lines_of_cells) for i in used}
+    last, lines = len(HEAD) - 1, []
+    for line in lines_of_cells:
+        words = [
+            line[i].rjust(widths[i]) if 0 < i < last else line[i].ljust(widths[i]) for i in used
+        ]
         lines.append("  ".join(words).rstrip())
     return lines
 
 
+def shown_facts(facts: Mapping[str, str]) -> dict[str, str]:
+    """Returns those that stand above all figures; numeric switches are in the JSON alone."""
+    return {k: v for k, v in facts.items() if not k.startswith(("torch.", "env."))}
+
+
 def facts_table(facts: Mapping[str, str]) -> str:
-    """Returns the facts that stand above all figures; numeric switches are in the JSON alone."""
-    shown = {k: v for k, v in facts.items() if not k.startswith(("torch.", "env."))}
+    """Returns the facts that stand above all figures as a text table."""
+    shown = shown_facts(facts)
     width = max(len(name) for name in shown)
     return "\n".join(f"{name:<{width}}  {value}" for name, value in shown.items())
 

@@ -57,7 +57,7 @@ def _compare(
     cuts: int,
     steps: int,
 ) -> None:
-    session = PolicySession(make(), options.device, rollback_depth=1)
+    session = PolicySession(make(), options.device, rollback_depth=1, warm_up=options.warm())
     stream = observations(LATEST_CUT + steps)
     other = _other_episode(session)
     buffers = [slot.spec.name for slot in session.layout.state]

@@ -7,7 +7,14 @@ from __future__ import annotations
 
 from flashrt_ros.bench.harness import Options
 from flashrt_ros.bench.report import Result, make_row, percentile
-from flashrt_ros.bench.stage import CONTROL_HZ, JOINTS, Stage, joint_names
+from flashrt_ros.bench.stage import (
+    CONTROL_HZ,
+    JOINTS,
+    Stage,
+    joint_names,
+    node_options,
+    settle_s,
+)
 
 MODULE = "flashrt_ros.bench.policies"
 LOADS: dict[str, tuple[str, bool]] = {
@@ -37,7 +44,7 @@ def _measure(result: Result, options: Options, name: str, factory: str, running:
         stage.peer("arm", names=joint_names(JOINTS), rate_hz=CONTROL_HZ)
         stage.peer("trigger")
         node = stage.node(
-            f"{MODULE}:{factory}", stage.contract(), device=options.device, autostart=running
+            f"{MODULE}:{factory}", stage.contract(), autostart=running, **node_options(options)
         )
         if not running:
             stage.result(stage.peer("configure"))
@@ -45,7 +52,7 @@ def _measure(result: Result, options: Options, name: str, factory: str, running:
             "call",
             rounds=5 if options.quick else 200,
             running=running,
-            settle_s=1.0,
+            settle_s=settle_s(options),
             rest_s=0.2 if factory == "beside" else 0.0,
         )
         found = stage.result(caller)

@@ -9,6 +9,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from flashrt_ros.bench.harness import Options
 from flashrt_ros.errors import DeadlineError
 from flashrt_ros.process import free_domain, node_command, private_environment, with_this_package
 
@@ -42,6 +43,16 @@ start: unchecked
 def joint_names(count: int) -> list[str]:
     """Returns ``j0`` and so on."""
     return [f"j{index}" for index in range(count)]
+
+
+def node_options(options: Options) -> dict[str, object]:
+    """Returns the node's parameters that follow from how it is to be measured."""
+    return {"device": options.device, "warm_up_replays": options.warm()}
+
+
+def settle_s(options: Options) -> float:
+    """Returns how long the node runs before anything is timed, in seconds."""
+    return max(1.0, options.warm(0) / CONTROL_HZ)
 
 
 class Stage:

@@ -11,7 +11,7 @@ import yaml
 import flashrt_ros
 from flashrt_ros.bench.harness import Options
 from flashrt_ros.bench.report import Result, make_row
-from flashrt_ros.bench.stage import CONTROL_HZ, JOINTS, Stage, joint_names
+from flashrt_ros.bench.stage import CONTROL_HZ, JOINTS, Stage, joint_names, node_options
 
 TARGET = "configure to first action < 3000 ms on CPU"
 DEMO_CONTRACT = "config/demo_arm.contract.yaml"
@@ -29,7 +29,7 @@ def run(options: Options) -> Result:
             # Starter and arm take their time to be there; the node is what is measured.
             time.sleep(2.0)
             begun_ns = time.time_ns()
-            stage.node(policy, contract, device=options.device, autostart=False)
+            stage.node(policy, contract, autostart=False, **node_options(options))
             found = stage.result(starter)
         ready.append((found["ready_ns"] - begun_ns) / 1e6)
         configured.append(found["configured_ms"])

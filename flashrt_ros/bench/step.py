@@ -36,10 +36,13 @@ def run(options: Options) -> Result:
 
 def _measure(options: Options, device: Device, layers: int, width: int) -> list[Row]:
     policy = recurrent(hidden_size=width, n_layers=layers)
-    act, plain = _plans(policy, device)
+    act, plain = _plans(policy, device, options.warm())
     cuda = device.torch_device.type == "cuda"
     session = PolicySession(
-        recurrent(hidden_size=width, n_layers=layers), options.device, rollback_depth=8
+        recurrent(hidden_size=width, n_layers=layers),
+        options.device,
+        rollback_depth=8,
+        warm_up=options.warm(),
     )
     stream = observations(64)
     count = 0
@@ -53,7 +56,7 @@ def _measure(options: Options, device: Device, layers: int, width: int) -> list[
     if cuda:
         cases["act, not captured"] = Case(plain)
     with torch.no_grad():
-        samples = interleave(cases, options.rounds(1000), device, 20)
+        samples = interleave(cases, options.rounds(1000), device, options.warm(20))
     session.close()
     return _rows(f"GRU {layers}x{width}", samples, cuda)
 
@@ -86,7 +89,9 @@ def _rows(name: str, samples: dict[str, Samples], cuda: bool) -> list[Row]:
     return rows
 
 
-def _plans(policy: Policy, device: Device) -> tuple[Callable[[], object], Callable[[], object]]:
+def _plans(
+    policy: Policy, device: Device, warm_up: int
+) -> tuple[Callable[[], object], Callable[[], object]]:
     """Returns the captured act and the plain one, on buffers of their own."""
     layout = complete_layout(policy)
     arena = Arena(layout, device)
@@ -96,7 +101,7 @@ def _plans(policy: Policy, device: Device) -> tuple[Callable[[], object], Callab
         policy.act(arena.state, arena.inputs, arena.outputs)
 
     plan = GraphPlan("act", act, device)
-    plan.prepare(3, lambda: policy.reset_(arena.state))
+    plan.prepare(warm_up, lambda: policy.reset_(arena.state))
     return plan.replay, act
 
 
