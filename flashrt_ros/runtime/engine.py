@@ -5,13 +5,15 @@ The engine knows nothing of capsules, episodes or names; the session does.
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Callable, Mapping
 
 import torch
 
-from flashrt_ros.errors import NotConfiguredError, SpecError
+from flashrt_ros.errors import InternalError, InvalidArgumentError, NotConfiguredError, SpecError
 from flashrt_ros.runtime.buffers import (
+    BUFFER_NAME,
     ROWS_LENGTH,
     ROWS_SPEC,
     Arena,
@@ -24,7 +26,7 @@ from flashrt_ros.runtime.device import Device, Lane
 from flashrt_ros.runtime.graph import GraphPlan
 from flashrt_ros.runtime.noise import NOISE_SPECS
 from flashrt_ros.runtime.observation import Checked, ObservationWriter
-from flashrt_ros.runtime.policy import PlanKind, Policy, Port
+from flashrt_ros.runtime.policy import ACT_LEFT, ActShape, PlanKind, Policy, Port
 
 CONSUMED = "plan.consumed"
 """Optional input buffer, ``(1,)`` int64: rows of the planned chunk that time has passed over.
@@ -53,6 +55,7 @@ def complete_layout(policy: Policy) -> StateLayout:
             )
     layout = StateLayout((*specs, *(spec for spec in own if spec.name not in declared)))
     _check_rows(layout, policy)
+    _check_acts(layout, policy)
     ports = policy.ports()
     for port in ports.observations:
         _check_port(layout, port, Role.INPUT)
@@ -88,6 +91,34 @@ def _check_rows(layout: StateLayout, policy: Policy) -> None:
             f"policy {policy.family!r}: one control step appends up to {together} rows, but its"
             f" buffers have a capacity of {layout.capacity}"
         )
+
+
+def _check_acts(layout: StateLayout, policy: Policy) -> None:
+    shapes = policy.act_shapes()
+    names = [shape.name for shape in shapes]
+    for shape in shapes:
+        if not BUFFER_NAME.fullmatch(shape.name) or names.count(shape.name) > 1:
+            raise SpecError(
+                f"policy {policy.family!r}: expected act shapes with different names of dotted"
+                f" lower-case words, found {names}"
+            )
+        if not 0 <= shape.rows <= layout.capacity:
+            raise SpecError(
+                f"act shape {shape.name!r}: expected 0 to {layout.capacity} rows, which is the"
+                f" capacity, found {shape.rows}"
+            )
+    if policy.act_replays < 1:
+        raise SpecError(
+            f"policy {policy.family!r}: expected act_replays of at least 1, found"
+            f" {policy.act_replays}"
+        )
+    if policy.act_replays > 1:
+        left = layout.find(ACT_LEFT)
+        if left != BufferSpec(ACT_LEFT, (1,), torch.int64, Role.OUTPUT, left.unit):
+            raise SpecError(
+                f"policy {policy.family!r}: with act_replays above 1 expected an output"
+                f" {ACT_LEFT!r} of shape (1,) and int64, found {left}"
+            )
 
 
 def _check_port(layout: StateLayout, port: Port, role: Role) -> None:
@@ -148,6 +179,10 @@ class Engine:
             self._action.numel() * self._action.element_size(),
         )
         self._action_host = action_slot.view(device.allocate_host(action_slot.size_bytes))
+        self._left = self._left_host = None
+        if policy.act_replays > 1:
+            self._left = self.arena.outputs[ACT_LEFT]
+            self._left_host = device.allocate_host(8).view(torch.int64)
         # One plan at a time: a stale one may still run when the next begins.
         self._planning = threading.Lock()
         self._closed = False
@@ -157,6 +192,11 @@ class Engine:
         self._plan = GraphPlan("plan", self._call_plan, device, lane)
         self._adopt = GraphPlan("adopt", self._call_adopt, device)
         self._act = GraphPlan("act", self._call_act, device)
+        self._shapes = {shape.name: shape for shape in policy.act_shapes()}
+        self._shape_plans = {
+            name: GraphPlan(name, functools.partial(self._call_shape, name), device)
+            for name in self._shapes
+        }
 
     def _call_plan(self) -> None:
         self.policy.plan(self._plan_state, self._plan_inputs, self.arena.outputs)
@@ -166,6 +206,9 @@ class Engine:
 
     def _call_act(self) -> None:
         self.policy.act(self.arena.state, self.arena.inputs, self.arena.outputs)
+
+    def _call_shape(self, name: str) -> None:
+        self._shapes[name].act(self.arena.state, self.arena.inputs, self.arena.outputs)
 
     @torch.no_grad()
     def prepare(self, warm_up: int, scratch: torch.Tensor) -> None:
@@ -197,7 +240,8 @@ class Engine:
                 self._adopt.replay()
                 device.copy_(scratch, arena.fixed)
                 device.synchronize()
-        self._act.prepare(warm_up, lambda: device.copy_(arena.fixed, scratch))
+        for plan in (self._act, *self._shape_plans.values()):
+            plan.prepare(warm_up, lambda: device.copy_(arena.fixed, scratch))
         with device.bind(Lane.CONTROL):
             device.copy_(arena.fixed, self.initial)
             arena.input_section.zero_()
@@ -260,20 +304,51 @@ class Engine:
             self._cross(self.arena.inputs[CONSUMED], mirror)
         self._adopt.replay()
 
-    def act(self, meanwhile: Callable[[], None]) -> torch.Tensor:
+    def shape(self, name: str) -> ActShape:
+        """Returns an act shape of the policy.
+
+        Raises:
+            InvalidArgumentError: It has none of that name.
+        """
+        if name not in self._shapes:
+            raise InvalidArgumentError(
+                f"act shape {name!r}: policy {self.policy.family!r} has"
+                f" {', '.join(self._shapes) or 'none'}"
+            )
+        return self._shapes[name]
+
+    def act(self, meanwhile: Callable[[], None], shape: str = "") -> torch.Tensor:
         """Takes one control step and waits for it.
 
         Args:
             meanwhile: Called once all is enqueued, before the wait.
+            shape: Name of an act shape; empty: the plain act, replayed as often as it asks for.
 
         Returns:
             ``(A,)`` float32 on the host, a copy.
+
+        Raises:
+            InternalError: The act asks for more replays than its policy has declared.
         """
-        self._act.replay()
-        self._device.copy_(self._action_host, self._action)
-        self._mirror_rows()
-        meanwhile()
-        self._device.synchronize()
+        plan = self._shape_plans[shape] if shape else self._act
+        left = 0
+        for replay in range(1 if shape else self.policy.act_replays):
+            plan.replay()
+            self._device.copy_(self._action_host, self._action)
+            self._mirror_rows()
+            if self._left is not None and self._left_host is not None and not shape:
+                self._device.copy_(self._left_host, self._left)
+            if replay == 0:
+                meanwhile()
+            self._device.synchronize()
+            left = 0 if shape or self._left_host is None else int(self._left_host.item())
+            if not left:
+                break
+        if left:
+            raise InternalError(
+                f"policy {self.policy.family!r}: expected {ACT_LEFT!r} to be 0 after"
+                f" {self.policy.act_replays} replays of an act, found {left}"
+            )
         self._crossing = False
         values = self._action_host
         # Torch needs three times as long to find out that there is nothing to convert.
@@ -306,4 +381,4 @@ class Engine:
             del self._plan, self._adopt, self._act, self.arena, self.initial
             del self._plan_state, self._plan_section, self._action, self._action_host, self._writer
             del self._plan_inputs, self._plan_input_section
-            del self._rows, self._rows_host
+            del self._rows, self._rows_host, self._left, self._left_host, self._shape_plans

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
 import torch
@@ -71,16 +71,20 @@ def state_fingerprint(policy: Policy, layout: StateLayout) -> Fingerprint:
     return Fingerprint(fields)
 
 
-def exec_fingerprint(state: Fingerprint, device: Device, capacity: int = 0) -> Fingerprint:
+def exec_fingerprint(
+    state: Fingerprint, device: Device, capacity: int = 0, shapes: Iterable[str] = ()
+) -> Fingerprint:
     """The state id and everything on this machine that can change the bits of a result.
 
     Args:
         state: Fingerprint of the state.
         device: Where the policy runs.
         capacity: Of the rows: a sum over another number of masked rows may round otherwise.
+        shapes: Names of the act shapes: work that is cut into other pieces rounds otherwise.
     """
     rows = {"rows.capacity": str(capacity)} if capacity else {}
-    return Fingerprint({"state": state.id, **rows, **device.facts()})
+    cuts = {"act.shapes": text} if (text := " ".join(shapes)) else {}
+    return Fingerprint({"state": state.id, **rows, **cuts, **device.facts()})
 
 
 def describe(dtype: torch.dtype, shape: tuple[int, ...]) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import abc
 import enum
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -96,6 +96,28 @@ class HostRecord:
         )
 
 
+@dataclass(frozen=True)
+class ActShape:
+    """An act over another number of tokens, a plan of its own: ``PolicySession.act(shape=)``.
+
+    Attributes:
+        name: Dotted lower-case words, e.g. ``prefill.64``.
+        rows: Most rows that it appends.
+        act: As ``Policy.act``.
+    """
+
+    name: str
+    rows: int
+    act: Callable[[Buffers, Buffers, Buffers], None]
+
+
+ACT_LEFT = "act.left"
+"""Output buffer, ``(1,)`` int64, of a policy whose ``act_replays`` is above 1.
+
+What is left to do for the control step: the runtime replays ``act`` until it is 0.
+"""
+
+
 class Policy(abc.ABC):
     """A learned policy over a closed set of named static buffers.
 
@@ -127,7 +149,12 @@ class Policy(abc.ABC):
     rows_per_plan: int = 0
     """Most rows that one plan and its adoption append to the buffers that grow."""
     rows_per_act: int = 0
-    """Most rows that one act appends. Where there is no room for them, nothing is run."""
+    """Most rows that one act appends, all its replays together. Where there is no room for them,
+    nothing is run."""
+    act_replays: int = 1
+    """Most replays of ``act`` for one control step. Above 1, ``act`` writes ``act.left``, which
+    the runtime reads after each: so the device decides how much work a step is, and waits for
+    nothing. The action is that of the last replay."""
 
     @abc.abstractmethod
     def config(self) -> Mapping[str, object]:
@@ -158,6 +185,10 @@ class Policy(abc.ABC):
             inputs: Buffers of role input, read only.
             outputs: Buffers of role output and scratch, written; their old content is garbage.
         """
+
+    def act_shapes(self) -> tuple[ActShape, ...]:
+        """Returns further acts, each captured; none by default."""
+        return ()
 
     def plan(self, state: Buffers, inputs: Buffers, outputs: Buffers) -> None:
         """Predicts a chunk from the observation into an output buffer; see ``PlanKind``."""

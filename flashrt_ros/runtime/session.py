@@ -103,13 +103,14 @@ class PolicySession(Transfer):
                     engine.arena.rows.view(-1), rows.memory, self.layout.capacity
                 )
         state = state_fingerprint(policy, self.layout)
+        shapes = [shape.name for shape in policy.act_shapes()]
         super().__init__(
             opened,
             engine.arena,
             engine.initial,
             store,
             RollbackRing(store, rollback_depth, rollback_period_steps),
-            (state, exec_fingerprint(state, opened, self.layout.capacity)),
+            (state, exec_fingerprint(state, opened, self.layout.capacity, shapes)),
             seed,
         )
         self._engine = engine
@@ -159,7 +160,8 @@ class PolicySession(Transfer):
                 self._engine.adopt(0)
                 self._book_boundary()
                 self._count_chunk(0)
-            return self._take(self.policy.rows_per_plan if due else 0)
+            planned = self.policy.rows_per_plan if due else 0
+            return self._take(planned + self.policy.rows_per_act)
 
     def begin_plan(self, observations: Mapping[str, object]) -> PlanTicket:
         """Begins a plan that runs beside the control thread; it overtakes an unfinished one.
@@ -227,14 +229,16 @@ class PolicySession(Transfer):
         self._tickets += 1
         return True
 
-    def act(self, observations: Mapping[str, object] | None = None) -> Action:
+    def act(self, observations: Mapping[str, object] | None = None, shape: str = "") -> Action:
         """Takes one control step from the present chunk, or from the observation.
 
         Args:
             observations: As in ``step``; a policy whose plans run beside acts from its chunk
                 alone, and they are not read, unless it says ``act_observes``.
+            shape: Name of one of the policy's ``act_shapes``; empty takes its ``act``.
 
         Raises:
+            InvalidArgumentError: The policy has no such shape.
             NotConfiguredError: The session is closed.
             BusyError: The chunk is used up; adopt a plan first.
             SpecError: As in ``step``, or they are needed and not given.
@@ -242,6 +246,7 @@ class PolicySession(Transfer):
             InternalError: An earlier step failed half-way.
         """
         self._check_whole("act")
+        rows = self._engine.shape(shape).rows if shape else self.policy.rows_per_act
         if self.plan_due:
             raise BusyError(
                 f"act: all {self.host.length} rows of chunk {self.host.chunk} are taken; adopt a"
@@ -253,12 +258,12 @@ class PolicySession(Transfer):
                 raise SpecError("act: this policy acts on observations, and none were given")
             checked = self._engine.check(observations)
         if self.layout.capacity:
-            self._check_room("act", self.policy.rows_per_act, False)
+            self._check_room("act", rows, False)
         with self.device.bind(Lane.CONTROL), Tearing(self, "a step failed"):
             self._offer_boundary()
             if checked is not None:
                 self._engine.write_inputs(checked)
-            return self._take()
+            return self._take(rows, shape)
 
     def state_bytes(self) -> bytes:
         """Returns all bytes of the state, padding (zeros) included; for tests.
@@ -309,15 +314,16 @@ class PolicySession(Transfer):
         self._arena = self._rows = None
         self._initial = self._initial.new_empty(0)
 
-    def _take(self, planned: int = 0) -> Action:
+    def _take(self, rows: int, shape: str = "") -> Action:
         """Acts and commits; the control lane is bound.
 
         Args:
-            planned: Rows that a plan may have appended before.
+            rows: Most rows that the act, and the plan before it, may have appended.
+            shape: See ``act``.
         """
         host = self.host
         action = Action(
-            values=self._engine.act(self._book_boundary),
+            values=self._engine.act(self._book_boundary, shape),
             step=host.step,
             chunk=host.chunk,
             index=host.cursor,
@@ -325,7 +331,7 @@ class PolicySession(Transfer):
             task=host.task,
         )
         if self.layout.capacity:
-            self._count_rows(self._engine.rows, planned + self.policy.rows_per_act)
+            self._count_rows(self._engine.rows, rows)
         host.step += 1
         if self.policy.plan_kind is not PlanKind.NONE:
             host.cursor += 1

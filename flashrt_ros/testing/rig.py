@@ -20,7 +20,7 @@ from flashrt_ros.runtime.device import Device, Lane
 from flashrt_ros.runtime.engine import complete_layout
 from flashrt_ros.runtime.graph import GraphPlan
 from flashrt_ros.runtime.noise import COUNTER, KEY, as_signed
-from flashrt_ros.runtime.policy import PlanKind, Policy
+from flashrt_ros.runtime.policy import ACT_LEFT, PlanKind, Policy
 from flashrt_ros.testing.episode import Observation
 from flashrt_ros.testing.walk import tensor_digest
 
@@ -156,7 +156,8 @@ class Rig:
             The action on the host, a copy.
 
         Raises:
-            SpecError: There is no room for the rows that the step may append.
+            SpecError: There is no room for the rows that the step may append, or the act asks for
+                too many replays.
         """
         ports = self._policy.ports()
         most = self._policy.rows_per_plan + self._policy.rows_per_act
@@ -176,12 +177,20 @@ class Rig:
             self._fill(garbage, self._planner_inputs)
             self._call("adopt", self._calls["adopt"])
             self.cursor = 0
-        self._fill(garbage, self.outputs.values())
-        self._fill(garbage, self._planner_inputs)
-        self._fill_rows(garbage)
-        if self._act_observes:
-            self._observe(observation)
-        self._call("act", self._calls["act"])
+        for _ in range(self._policy.act_replays):
+            self._fill(garbage, self.outputs.values())
+            self._fill(garbage, self._planner_inputs)
+            self._fill_rows(garbage)
+            if self._act_observes:
+                self._observe(observation)
+            self._call("act", self._calls["act"])
+            if self._policy.act_replays == 1 or not self.outputs[ACT_LEFT].item():
+                break
+        else:
+            raise SpecError(
+                f"{ACT_LEFT} is {self.outputs[ACT_LEFT].item()} after {self._policy.act_replays}"
+                " replays of an act, which are the most that the policy has declared"
+            )
         self.cursor += 1
         return self._device.to_host(self.outputs[ports.action.buffer])
 
