@@ -3,6 +3,8 @@
     python scripts/requirements.py build        what building the interfaces needs
     python scripts/requirements.py ros          what running the nodes needs of ROS 2
     python scripts/requirements.py demo test    the Python packages of these groups
+    python scripts/requirements.py lerobot      what to install without its dependencies, and
+    python scripts/requirements.py lerobot-needs     those that the tests' use of it imports
 
 Prints one requirement a line. With a ROS 2 sourced, ROS 2 itself is never among them.
 """
@@ -44,6 +46,29 @@ GROUPS: dict[str, list[str]] = {
         "types-PyYAML",
     ],
     "colcon": ["colcon-common-extensions"],
+}
+
+# The last LeRobot for Python before 3.12. No extra: its pins exclude the torch that is used here.
+LEROBOT: dict[str, list[str]] = {
+    "lerobot": ["lerobot==0.4.4", "torchvision==0.28.0"],
+    "lerobot-needs": [
+        "accelerate",
+        "av<16",
+        "datasets",
+        "deepdiff",
+        "diffusers<0.36",
+        "draccus==0.10.0",
+        "einops",
+        "gymnasium",
+        "huggingface-hub<0.36",
+        "imageio",
+        "jsonlines",
+        "packaging<26",
+        "pillow",
+        "pyserial",
+        "termcolor",
+        "tqdm",
+    ],
 }
 
 # Generators that are plain Python packages. Wheels of the ROS 2 generators name them; a sourced
@@ -136,6 +161,7 @@ def main(groups: list[str]) -> int:
     """Prints the requirements of the named groups."""
     named = {
         **GROUPS,
+        **LEROBOT,
         "build": ["cmake>=3.21", "ninja", "numpy", "setuptools>=65", "wheel"],
     }
     unknown = sorted(set(groups) - {*named, "ros"})

@@ -1,8 +1,8 @@
 """Runs a network that predicts chunks of actions: plan, adopt, act.
 
-The queue of actions is a state buffer with a cursor, not a Python deque: it is in every capsule,
-and taking an action is a gather that can be captured. Whether a plan is due is host control flow
-and lives in the ``HostRecord``.
+The queue of actions is state with a cursor, not a Python deque: it is in every capsule, and taking
+an action is a gather that can be captured. Whether a plan is due is host control flow and lives in
+the ``HostRecord``. How one chunk follows on another is a ``Splice``.
 """
 
 from __future__ import annotations
@@ -15,15 +15,14 @@ import torch
 from torch import nn
 
 from flashrt_ros.errors import InvalidArgumentError, SpecError
+from flashrt_ros.policies.splice import ACTIONS, COUNT, CURSOR, ENSEMBLE, Queue, Splice
 from flashrt_ros.runtime.buffers import BufferSpec, Role
 from flashrt_ros.runtime.engine import CONSUMED
 from flashrt_ros.runtime.policy import Buffers, PlanKind, Policy, Port, Ports
 
-ACTIONS = "chunk.actions"
-CURSOR = "chunk.cursor"
 STAGING = "chunk.next"
 ACTION = "action"
-_OWN = (ACTIONS, CURSOR, STAGING, ACTION, CONSUMED)
+_OWN = (ACTIONS, CURSOR, ENSEMBLE, COUNT, STAGING, ACTION, CONSUMED)
 
 
 class ChunkPredictor(abc.ABC):
@@ -73,10 +72,18 @@ class ChunkPredictor(abc.ABC):
         Args:
             state: State buffers; read only unless ``plan_kind`` is ``ADVANCES``.
             inputs: Input buffers, read only.
-            chunk_HA: Written: ``(H, A)`` float32, in the action's units; the first row is the
-                action of the control step whose observation is in ``inputs``.
+            chunk_HA: Written: ``(H, A)`` float32, in the action's units, or in the network's
+                range where there is a ``restore``; the first row is the action of the control
+                step whose observation is in ``inputs``.
             outputs: Its own scratch buffers.
         """
+
+    def restore(self, actions: torch.Tensor) -> torch.Tensor:
+        """Actions ``(..., A)`` as ``predict`` writes them, in the action's units.
+
+        By default they are in these units already.
+        """
+        return actions
 
     def observe_(self, state: Buffers, inputs: Buffers) -> None:
         """Takes the observation of a control step into its own state, if it ``observes``.
@@ -104,20 +111,37 @@ class ChunkPredictor(abc.ABC):
 class ChunkedPolicy(Policy):
     """A chunk predictor as a policy.
 
-    State: ``chunk.actions`` ``(H, A)`` float32 and ``chunk.cursor`` ``(1,)`` int64, beside the
-    predictor's own. The plan writes to the output ``chunk.next``; ``adopt`` copies it to state and
-    sets the cursor to the rows that time has passed over; ``act`` takes the row under the cursor.
+    The plan writes to the output ``chunk.next``; ``adopt`` lets the splice join it to its state,
+    given the control steps that have passed since; ``act`` takes the next action from there.
+
+    A splice that plans in each control step makes the policy's plan kind ``ADVANCES``: run beside,
+    every plan would be late by a control step, in which nothing could be taken.
 
     Args:
         predictor: The network.
-        n_action_steps: Rows taken before the next plan; None takes the whole chunk.
+        n_action_steps: Rows taken before the next plan; None takes the whole chunk, or one row if
+            the splice plans in each step.
+        splice: How chunks are joined; None is a ``Queue``.
 
     Raises:
         InvalidArgumentError: ``n_action_steps`` or ``plan_kind`` is out of range.
         SpecError: The predictor uses names of the wrapper.
     """
 
-    def __init__(self, predictor: ChunkPredictor, n_action_steps: int | None = None) -> None:
+    def __init__(
+        self,
+        predictor: ChunkPredictor,
+        n_action_steps: int | None = None,
+        splice: Splice | None = None,
+    ) -> None:
+        splice = splice or Queue()
+        if splice.plans_each_step:
+            if n_action_steps not in (None, 1):
+                raise InvalidArgumentError(
+                    "n_action_steps: expected 1, since a chunk is planned in each control step,"
+                    f" found {n_action_steps}"
+                )
+            n_action_steps = 1
         steps = predictor.chunk_size if n_action_steps is None else n_action_steps
         if not 1 <= steps <= predictor.chunk_size:
             raise InvalidArgumentError(
@@ -136,10 +160,15 @@ class ChunkedPolicy(Policy):
                 f"found {predictor.action()}"
             )
         self._predictor = predictor
-        self.plan_kind = predictor.plan_kind
+        self._splice = splice
+        self.plan_kind = PlanKind.ADVANCES if splice.plans_each_step else predictor.plan_kind
         self.act_observes = predictor.observes
         self.chunk_size = predictor.chunk_size
         self.n_action_steps = steps
+        self._module: nn.Module = predictor.module()
+        constants = splice.module()
+        if constants is not None:
+            self._module = nn.ModuleDict({"predictor": self._module, "splice": constants})
 
     @property
     def family(self) -> str:  # type: ignore[override]
@@ -147,27 +176,28 @@ class ChunkedPolicy(Policy):
         return f"chunked.{self._predictor.family}"
 
     def config(self) -> Mapping[str, object]:
-        """The predictor's configuration and ``n_action_steps``."""
+        """The predictor's configuration, the splice's and ``n_action_steps``."""
         return {
             "type": "chunked",
             "n_action_steps": self.n_action_steps,
+            **self._splice.config(),
             "predictor": dict(self._predictor.config()),
         }
 
     def module(self) -> nn.Module:
-        """The predictor's module."""
-        return self._predictor.module()
+        """The predictor's module, and the splice's constants where it has some."""
+        return self._module
 
     def layout(self) -> tuple[BufferSpec, ...]:
         """See the class."""
         action = self._predictor.action()
-        chunk = (self.chunk_size, *action.shape)
+        chunk = (self.chunk_size, action.shape[0])
+        unit = "" if self._splice.normalised else action.unit
         return (
             *self._predictor.layout(),
-            BufferSpec(ACTIONS, chunk, torch.float32, Role.STATE, action.unit),
-            BufferSpec(CURSOR, (1,), torch.int64, Role.STATE, "rows"),
+            *self._splice.layout(chunk, action.unit),
             BufferSpec(CONSUMED, (1,), torch.int64, Role.INPUT, "rows"),
-            BufferSpec(STAGING, chunk, torch.float32, Role.OUTPUT, action.unit),
+            BufferSpec(STAGING, chunk, torch.float32, Role.OUTPUT, unit),
             BufferSpec(ACTION, action.shape, torch.float32, Role.OUTPUT, action.unit),
         )
 
@@ -177,31 +207,28 @@ class ChunkedPolicy(Policy):
 
     def reset_(self, state: Buffers) -> None:
         """Empties the queue and resets the predictor."""
-        state[ACTIONS].zero_()
-        state[CURSOR].zero_()
+        self._splice.reset_(state)
         self._predictor.reset_(state)
 
     def plan(self, state: Buffers, inputs: Buffers, outputs: Buffers) -> None:
         """Predicts the next chunk; see ``Policy.plan``."""
-        self._predictor.predict(state, inputs, outputs[STAGING], outputs)
+        chunk_HA = outputs[STAGING]
+        self._predictor.predict(state, inputs, chunk_HA, outputs)
+        if not self._splice.normalised:
+            restored_HA = self._predictor.restore(chunk_HA)
+            if restored_HA is not chunk_HA:
+                chunk_HA.copy_(restored_HA)
 
     def adopt(self, state: Buffers, inputs: Buffers, outputs: Buffers) -> None:
-        """Makes the planned chunk the present one, from the row whose time has come.
-
-        While a plan ran beside, control steps took rows of the old chunk; so many rows of the new
-        one are in the past.
-        """
-        state[ACTIONS].copy_(outputs[STAGING])
-        state[CURSOR].copy_(inputs[CONSUMED])
+        """Joins the planned chunk to the present one; see ``Splice.join_``."""
+        self._splice.join_(state, outputs[STAGING], inputs[CONSUMED])
         self._predictor.adopt_(state, outputs)
 
     def act(self, state: Buffers, inputs: Buffers, outputs: Buffers) -> None:
-        """Takes the next row; the last one again when the chunk is used up.
-
-        A predictor with a history then takes the observation.
-        """
-        row_1 = state[CURSOR].clamp(0, self.chunk_size - 1)
-        outputs[ACTION].copy_(state[ACTIONS].index_select(0, row_1)[0])
-        state[CURSOR].add_(1)
+        """Takes the next action; a predictor with a history then takes the observation."""
+        taken_A = self._splice.take_(state)
+        if self._splice.normalised:
+            taken_A = self._predictor.restore(taken_A)
+        outputs[ACTION].copy_(taken_A)
         if self.act_observes:
             self._predictor.observe_(state, inputs)

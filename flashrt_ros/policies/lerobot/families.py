@@ -12,7 +12,9 @@ from flashrt_ros.policies.checkpoint import CONFIG
 from flashrt_ros.policies.lerobot.checkpoint import LeRobotCheckpoint, read_checkpoint
 from flashrt_ros.runtime.policy import Policy
 
-FAMILIES: dict[str, str] = {}
+FAMILIES: dict[str, str] = {
+    "act": "flashrt_ros.policies.lerobot.act",
+}
 """LeRobot's ``type`` to the module whose ``make(checkpoint)`` makes the policy."""
 
 
@@ -40,7 +42,7 @@ def make(checkpoint: LeRobotCheckpoint) -> Policy:
     if module is None:
         raise CheckpointError(
             f"{checkpoint.directory / CONFIG}: type: expected a LeRobot policy of type "
-            f"{', '.join(sorted(FAMILIES)) or '(none yet)'}, found {checkpoint.type!r}"
+            f"{', '.join(sorted(FAMILIES))}, found {checkpoint.type!r}"
         )
     factory = cast(Callable[[LeRobotCheckpoint], Policy], importlib.import_module(module).make)
     return factory(checkpoint)

@@ -34,6 +34,24 @@ def load_into(
         CheckpointError: Names the first tensor that is missing, ill-shaped, of another kind, not
             finite or left over.
     """
+    check_fit(module, tensors, prefix, ignored, where)
+    with torch.no_grad():
+        for name, target in module.state_dict().items():
+            target.copy_(tensors[prefix + name])
+
+
+def check_fit(
+    module: nn.Module,
+    tensors: Mapping[str, torch.Tensor],
+    prefix: str = "",
+    ignored: Sequence[str] = (),
+    where: str = "model.safetensors",
+) -> None:
+    """Checks the same without copying; the module may lie on the meta device.
+
+    Raises:
+        CheckpointError: As in ``load_into``.
+    """
     expected = module.state_dict()
     for name, target in expected.items():
         found = tensors.get(prefix + name)
@@ -62,9 +80,6 @@ def load_into(
                 f"{where}: {name!r} is left over: nothing in this policy takes it; does "
                 "config.json belong to it?"
             )
-    with torch.no_grad():
-        for name, target in expected.items():
-            target.copy_(tensors[prefix + name])
 
 
 def _widens(found: torch.dtype, target: torch.dtype) -> bool:
