@@ -5,7 +5,9 @@ Verbs are held by test_handlers.py.
 
 from __future__ import annotations
 
+import contextlib
 import threading
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -24,6 +26,7 @@ from flashrt_ros.ros.planner import Planner
 from flashrt_ros.ros.stepper import Stepper
 from flashrt_ros.ros.verbs import Verb
 from flashrt_ros.runtime.buffers import BufferSpec, Role
+from flashrt_ros.runtime.device import Lane
 from flashrt_ros.runtime.policy import Buffers, Port
 
 
@@ -306,6 +309,34 @@ def test_control_thread_answers_verbs_while_inactive() -> None:
     assert verb.result.code is ErrorCode.NONE
     assert control.close()
     assert control.stepper is None
+
+
+def test_control_thread_stays_in_the_control_lane(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = Rig(activate=False)
+    device = rig.stepper.session.device
+    bound: list[Lane] = []
+
+    @contextlib.contextmanager
+    def bind(lane: Lane) -> Iterator[None]:
+        bound.append(lane)
+        yield
+        bound.remove(lane)
+
+    monkeypatch.setattr(device, "bind", bind)
+    before: list[list[Lane]] = []
+    looked = threading.Event()
+
+    def look(*_: object) -> None:
+        before.append(list(bound))
+        looked.set()
+
+    monkeypatch.setattr(rig.stepper, "publish_status", look)
+    control = Control(lambda: rig.stepper, rig.out, 0.02, 1)
+    control.start()
+    assert looked.wait(10.0)
+    assert control.close()
+    assert before[0] == [Lane.CONTROL]  # outside of any verb or step
+    assert bound == []
 
 
 def test_control_thread_hands_a_failed_start_over() -> None:

@@ -20,6 +20,7 @@ from flashrt_ros.ros.handlers import Handlers
 from flashrt_ros.ros.records import Outlet
 from flashrt_ros.ros.stepper import Stepper
 from flashrt_ros.ros.verbs import QUEUE_LENGTH, Verb, VerbQueue, refusal
+from flashrt_ros.runtime.device import Lane
 
 IDLE_S = 1.0
 """How often the thread looks around while the node is inactive."""
@@ -113,7 +114,9 @@ class Control:
         finally:
             self._ready.set()
         try:
-            self._loop(self.stepper, Handlers(self.stepper))
+            # Bound for good: changing lanes at each step takes longer than a small step does.
+            with self.stepper.session.device.bind(Lane.CONTROL):
+                self._loop(self.stepper, Handlers(self.stepper))
         finally:
             self.stepper.close()
             self.stepper = None

@@ -6,6 +6,7 @@ A thousand calls of ``cudaMemcpyAsync`` take the host milliseconds, and the devi
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import torch
@@ -48,7 +49,8 @@ class PieceCopier:
         self.host = host
         self.table = table
         self._rows = host.numpy()
-        self._read = torch.cuda.Event() if host.is_pinned() else None
+        self._done = torch.cuda.Event()
+        self._kernel: Any = None
 
     def copy_(
         self,
@@ -68,15 +70,23 @@ class PieceCopier:
         if pieces.prepared is None:
             pieces.prepared = chunks(pieces)
         count = len(pieces.prepared)
-        if self._read is not None:
-            # The host may write the table anew once its last copy to the device is through.
-            self._read.synchronize()
+        # The host may write the table anew once its last copy to the device is through.
+        self._done.synchronize()
         self._rows[:count] = pieces.prepared
         upload(self.table[:count], self.host[:count])
-        if self._read is not None:
-            self._read.record()
-        words = (dst.view(torch.int64), src.view(torch.int64))
-        _copy_kernel[(count,)](*words, self.table, block=_BLOCK, num_warps=8)
+        self._launch(dst, src, count)
+        # Last, though the copy to the device would do: this way it is recorded while the kernel
+        # runs, and a next call has to come in behind that anyway.
+        self._done.record()
+
+    def _launch(self, dst: torch.Tensor, src: torch.Tensor, count: int) -> None:
+        """Finding the kernel by its arguments takes Triton three times as long as launching it."""
+        if self._kernel is None:
+            words = (dst.view(torch.int64), src.view(torch.int64))
+            self._kernel = _copy_kernel[(count,)](*words, self.table, block=_BLOCK, num_warps=8)
+        else:
+            # Sections begin on multiples of 256 bytes, so what was compiled for some fits all.
+            self._kernel[(count, 1, 1)](dst, src, self.table, _BLOCK)
 
 
 def chunks(pieces: Pieces) -> Offsets:
