@@ -6,10 +6,13 @@ belongs to another time, and a robot must not be moved by it.
 
 from __future__ import annotations
 
+import threading
 import time
 
+import numpy as np
 from contract_examples import cdr, contract_dict, joint_state
 from control_rig import Lists
+from image_messages import camera_contract, noise, rgb_image
 
 from flashrt_ros.contract import Contract
 from flashrt_ros.ros.intake import Intake
@@ -58,3 +61,49 @@ def test_a_clock_that_goes_back_drops_everything_and_is_told_once() -> None:
     receive(intake, GOOD)
     assert not intake.sample(time.monotonic_ns(), jump[0]).faults, "it goes on"
     assert intake.close()
+
+
+def test_of_images_that_wait_only_the_newest_is_decoded() -> None:
+    intake = Intake(camera_contract(max_age_ms=1e6, size=[4, 6], range="byte"), Lists())
+    reached, go_on = threading.Event(), threading.Event()
+    whole = intake.sampler.prepare
+
+    def slowly(*arguments: object, **options: object) -> object:
+        reached.set()
+        assert go_on.wait(10.0)
+        return whole(*arguments, **options)  # type: ignore[arg-type]
+
+    intake.sampler.prepare = slowly  # type: ignore[method-assign, assignment]
+    frames = [noise(4, 6, 3, seed=number) for number in range(6)]
+    for number, frame in enumerate(frames):
+        intake.receive("camera", cdr(rgb_image(frame, stamp_ns=1 + number)))
+        assert reached.wait(10.0), "the first one is under way"
+    go_on.set()
+    assert intake.close(10.0)
+    figures = intake.figures["camera"]
+    arrivals = figures.arrivals
+    assert (figures.received, arrivals.superseded, arrivals.received) == (2, 4, 6)
+    assert arrivals.lost == 0, "superseded is not lost"
+    sample = intake.sample(time.monotonic_ns(), 0)
+    assert sample.stamps[0].stamp_ns == 6
+    assert np.array_equal(sample.observations["observation.image"], np.moveaxis(frames[-1], 2, 0))
+
+
+def test_nobody_looks_nothing_is_decoded() -> None:
+    intake = Intake(camera_contract(max_age_ms=1e6, size=[4, 6]), Lists())
+    asked: list[bool] = []
+    whole = intake.sampler.prepare
+
+    def watched(*arguments: object, lazy: bool) -> object:
+        asked.append(lazy)
+        return whole(*arguments, lazy=lazy)  # type: ignore[arg-type]
+
+    intake.sampler.prepare = watched  # type: ignore[method-assign, assignment]
+    for number in range(2):
+        intake.receive("camera", cdr(rgb_image(noise(4, 6, 3), stamp_ns=1 + number)))
+        end_s = time.monotonic() + 10.0
+        while intake.figures["camera"].received <= number and time.monotonic() < end_s:
+            time.sleep(0.01)
+        assert not intake.sample(time.monotonic_ns(), 0).faults
+    assert intake.close()
+    assert asked == [True, False]

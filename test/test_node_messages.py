@@ -175,10 +175,9 @@ def entry(figures: InputFigures, **changes: Any) -> Any:
 
 
 def heard(last_ns: int = 9_990 * MS) -> InputFigures:
-    figures = InputFigures("joint_states", "sensor_msgs/msg/JointState", 5, last_ns=last_ns)
-    figures.interval_ms = Ring()
-    for _ in range(5):
-        figures.interval_ms.add(20.0)
+    figures = InputFigures("joint_states", "sensor_msgs/msg/JointState")
+    for number in range(5):
+        figures.arrivals.note(last_ns - (4 - number) * 20 * MS, 0)
     return figures
 
 
@@ -187,10 +186,11 @@ def test_input_in_order() -> None:
     assert found.level is Level.OK
     assert found.values["rate_hz"] == "50.0"
     assert found.values["age_ms"] == "10.0"
+    assert found.values["lost"] == found.values["gaps"] == "0"
 
 
 def test_input_without_messages_names_type_and_publishers() -> None:
-    silent = InputFigures("joint_states", "sensor_msgs/msg/JointState", interval_ms=Ring())
+    silent = InputFigures("joint_states", "sensor_msgs/msg/JointState")
     found = entry(silent, publishers=0)
     assert found.level is Level.ERROR
     assert "no message (no publisher" in found.message

@@ -6,6 +6,9 @@ at once on the same cores.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from flashrt_ros.bench.camera_policy import CAMERAS
 from flashrt_ros.bench.harness import Options
 from flashrt_ros.bench.report import Result, Row, make_row
 from flashrt_ros.bench.stage import (
@@ -19,12 +22,14 @@ from flashrt_ros.bench.stage import (
 
 TARGET = "p99 - floor <= 2 ms"
 MODULE = "flashrt_ros.bench.policies"
-LOADS = {
-    "GRU 1x128": "light",
-    "GRU 2x1000": "heavy",
-    "plans of about 80 ms": "beside",
+LOADS: dict[str, tuple[str, tuple[str, ...]]] = {
+    "GRU 1x128": (f"{MODULE}:light", ()),
+    "GRU 2x1000": (f"{MODULE}:heavy", ()),
+    "plans of about 80 ms": (f"{MODULE}:beside", ()),
+    "two cameras": ("flashrt_ros.bench.camera_policy:make", CAMERAS),
 }
-"""What runs meanwhile, and its factory."""
+"""What runs meanwhile: its factory, and the cameras that it reads."""
+COUNTS = ("received", "decoded", "lost", "superseded by a newer one", "gaps")
 WINDOW = 512
 """Control periods that the node's diagnostics look back over."""
 
@@ -32,8 +37,9 @@ WINDOW = 512
 def run(options: Options) -> Result:
     """Measures each load in turn."""
     result = Result("jitter", f"control loop at {CONTROL_HZ:g} Hz with inference running")
-    for name, factory in list(LOADS.items())[:1] if options.quick else LOADS.items():
-        _measure(result, options, name, factory)
+    loads = list(LOADS.items())
+    for name, (factory, cameras) in loads[:1] + loads[-1:] if options.quick else loads:
+        _measure(result, options, name, factory, cameras)
     result.notes += [
         "late: from a deadline to the start of what is due then; period: distance from nominal.",
         f"late of the node is from its diagnostics, over the last {WINDOW} periods at most; its",
@@ -42,12 +48,15 @@ def run(options: Options) -> Result:
     return result
 
 
-def _measure(result: Result, options: Options, name: str, factory: str) -> None:
+def _measure(
+    result: Result, options: Options, name: str, factory: str, cameras: Sequence[str]
+) -> None:
     seconds = 3.0 if options.quick else 30.0
     nominal_ms = 1e3 / CONTROL_HZ
     with Stage() as stage:
         stage.peer("arm", names=joint_names(JOINTS), rate_hz=CONTROL_HZ)
-        stage.node(f"{MODULE}:{factory}", stage.contract(), **node_options(options))
+        stage.cameras(cameras)
+        stage.node(factory, stage.contract(cameras), **node_options(options))
         recorder = stage.peer("record", seconds=seconds, settle_s=settle_s(options))
         stage.first_line(recorder)
         sleeper = stage.python(
@@ -82,6 +91,14 @@ def _measure(result: Result, options: Options, name: str, factory: str) -> None:
     )
     latency = make_row(f"{name}: node, latency of a step", node["latency_ms"], "ms")
     result.rows += [floor, late, bare, stepped, latency]
+    if cameras:
+        ages_ms = node["image_age_ms"]
+        result.rows.append(make_row(f"{name}: age of the images acted on", ages_ms, "ms"))
+        for topic, figures in node["inputs"].items():
+            if not topic.endswith("image_raw"):
+                continue
+            counts = ", ".join(f"{figures[key]} {key}" for key in COUNTS)
+            result.notes.append(f"{name}: {topic} at {figures['rate_hz']} Hz: {counts}.")
     missed = sum(period > 1.5 * nominal_ms for period in periods)
     words = f"{name}: {missed} of {len(periods)} periods longer than 1.5 nominal ones"
     held = f"; held: {', '.join(node['reasons'])}" if node["reasons"] else ""

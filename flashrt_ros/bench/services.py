@@ -5,6 +5,9 @@ One client calls all of them in turn, so that what disturbs the machine falls on
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from flashrt_ros.bench.camera_policy import CAMERAS
 from flashrt_ros.bench.harness import Options
 from flashrt_ros.bench.report import Result, make_row, percentile
 from flashrt_ros.bench.stage import (
@@ -17,21 +20,23 @@ from flashrt_ros.bench.stage import (
 )
 
 MODULE = "flashrt_ros.bench.policies"
-LOADS: dict[str, tuple[str, bool]] = {
-    "idle (configured)": ("light", False),
-    "GRU 1x128 at 50 Hz": ("light", True),
-    "plans of about 80 ms beside": ("beside", True),
-    "GRU 2x1000 at 50 Hz": ("heavy", True),
+BESIDE = f"{MODULE}:beside"
+LOADS: dict[str, tuple[str, bool, tuple[str, ...]]] = {
+    "idle (configured)": (f"{MODULE}:light", False, ()),
+    "GRU 1x128 at 50 Hz": (f"{MODULE}:light", True, ()),
+    "plans of about 80 ms beside": (BESIDE, True, ()),
+    "GRU 2x1000 at 50 Hz": (f"{MODULE}:heavy", True, ()),
+    "two cameras at 50 Hz": ("flashrt_ros.bench.camera_policy:make", True, CAMERAS),
 }
-"""Factory of the policy, and whether the node is active."""
+"""Factory of the policy, whether the node is active, and the cameras."""
 
 
 def run(options: Options) -> Result:
     """Measures each load in turn."""
     result = Result("services", "round trip of a service, from call to answer, at one client")
     loads = list(LOADS.items())
-    for name, (factory, running) in [loads[0], loads[2]] if options.quick else loads:
-        _measure(result, options, name, factory, running)
+    for name, (factory, running, cameras) in [loads[0], loads[2]] if options.quick else loads:
+        _measure(result, options, name, factory, running, cameras)
     result.notes += [
         "Trigger: a bare std_srvs/Trigger server in another process, called in the same loop.",
         "act: from the start of a control step to its publication, in the same run.",
@@ -39,12 +44,20 @@ def run(options: Options) -> Result:
     return result
 
 
-def _measure(result: Result, options: Options, name: str, factory: str, running: bool) -> None:
+def _measure(
+    result: Result,
+    options: Options,
+    name: str,
+    factory: str,
+    running: bool,
+    cameras: Sequence[str],
+) -> None:
     with Stage() as stage:
         stage.peer("arm", names=joint_names(JOINTS), rate_hz=CONTROL_HZ)
         stage.peer("trigger")
+        stage.cameras(cameras)
         node = stage.node(
-            f"{MODULE}:{factory}", stage.contract(), autostart=running, **node_options(options)
+            factory, stage.contract(cameras), autostart=running, **node_options(options)
         )
         if not running:
             stage.result(stage.peer("configure"))
@@ -53,7 +66,7 @@ def _measure(result: Result, options: Options, name: str, factory: str, running:
             rounds=5 if options.quick else 200,
             running=running,
             settle_s=settle_s(options),
-            rest_s=0.2 if factory == "beside" else 0.0,
+            rest_s=0.2 if factory == BESIDE else 0.0,
         )
         found = stage.result(caller)
         stage.end(node)

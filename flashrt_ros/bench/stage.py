@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import flashrt_ros
 from flashrt_ros.bench.harness import Options
-from flashrt_ros.errors import DeadlineError
+from flashrt_ros.errors import DeadlineError, NotFoundError
 from flashrt_ros.process import free_domain, node_command, private_environment, with_this_package
 
 PATIENCE_S = 120.0
 CONTROL_HZ = 50.0
 JOINTS = 14
 """Joints of the stand-in robot; the policy commands the first seven of them."""
+
+CAMERA_SIZE = (480, 640)
+CAMERA_HZ = 30.0
+PROFILE = "config/fastdds_large_messages.xml"
+PROFILE_VARIABLES = ("FASTDDS_DEFAULT_PROFILES_FILE", "FASTRTPS_DEFAULT_PROFILES_FILE")
 
 CONTRACT = """\
 version: 1
@@ -28,7 +36,7 @@ observations:
     max_age_ms: 1000
     parts:
       - {{topic: joint_states, type: sensor_msgs/msg/JointState, field: position, names: {all}}}
-actions:
+{cameras}actions:
   - topic: joint_command
     type: sensor_msgs/msg/JointState
     field: position
@@ -37,6 +45,15 @@ actions:
     on_limit: clamp
     on_miss: hold
 start: unchecked
+"""
+CAMERA = """\
+  - key: observation.images.{name}
+    max_age_ms: 1000
+    image:
+      topic: {name}/image_raw
+      type: sensor_msgs/msg/Image
+      size: {size}
+      steps: [{{resize: [240, 320]}}, {{crop: [224, 224]}}]
 """
 
 
@@ -71,14 +88,30 @@ class Stage:
             **with_this_package(private),
             # Threads of an operator that wait for each other would be measured, not the node.
             "OMP_NUM_THREADS": "1",
+            **_large_messages(),
         }
 
-    def contract(self) -> Path:
-        """Writes the stand-in robot's contract."""
+    def contract(self, cameras: Sequence[str] = ()) -> Path:
+        """Writes the stand-in robot's contract, with these cameras."""
         path = self.folder / "bench.contract.yaml"
         names = joint_names(JOINTS)
-        path.write_text(CONTRACT.format(rate=CONTROL_HZ, all=names, commanded=names[:7]))
+        entries = "".join(CAMERA.format(name=name, size=list(CAMERA_SIZE)) for name in cameras)
+        path.write_text(
+            CONTRACT.format(rate=CONTROL_HZ, all=names, commanded=names[:7], cameras=entries)
+        )
         return path
+
+    def cameras(self, names: Sequence[str]) -> None:
+        """Starts a camera of each name, every one a process of its own."""
+        height, width = CAMERA_SIZE
+        for name in names:
+            self.peer(
+                "camera",
+                topic=f"{name}/image_raw",
+                height=height,
+                width=width,
+                rate_hz=CAMERA_HZ,
+            )
 
     def node(
         self, policy: str, contract: Path | str, **parameters: object
@@ -167,6 +200,19 @@ class Stage:
     def _last_words(self, process: subprocess.Popen[str]) -> str:
         path = self.folder / f"{self._processes.index(process)}.err"
         return "\n".join(path.read_text(errors="replace").splitlines()[-8:])
+
+
+def _large_messages() -> dict[str, str]:
+    """Variables that name our Fast DDS profile, as the launch files set them."""
+    if any(os.environ.get(variable) for variable in PROFILE_VARIABLES):
+        return {}
+    prefixes = [sys.prefix, *os.environ.get("AMENT_PREFIX_PATH", "").split(os.pathsep)]
+    places = [Path(flashrt_ros.__file__).resolve().parents[1]]
+    places += [Path(prefix) / "share/flashrt_ros" for prefix in prefixes if prefix]
+    found = [place / PROFILE for place in places if (place / PROFILE).is_file()]
+    if not found:
+        raise NotFoundError(f"{PROFILE}: expected in one of {[str(p) for p in places]}, no file")
+    return dict.fromkeys(PROFILE_VARIABLES, str(found[0]))
 
 
 def _name(process: subprocess.Popen[str]) -> str:

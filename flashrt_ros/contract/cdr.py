@@ -37,6 +37,22 @@ def _deserializers(type_name: str) -> tuple[Any, dict[bytes, Any]]:
     }
 
 
+def peek_stamp(cdr: bytes) -> int:
+    """Header stamp in nanoseconds of a message whose first member is a ``std_msgs/Header``.
+
+    Args:
+        cdr: Its serialized form, or the first 12 bytes of it.
+
+    Returns:
+        0 where the bytes hold none.
+    """
+    order = {b"\x00\x00": ">", b"\x00\x01": "<"}.get(bytes(cdr[:2]))
+    if order is None or len(cdr) < 12:
+        return 0
+    sec, nanosec = struct.unpack_from(f"{order}iI", cdr, 4)
+    return int(sec) * 1_000_000_000 + int(nanosec)
+
+
 def deserialize(type_name: str, cdr: bytes | bytearray | memoryview) -> tuple[Any, int]:
     """Decodes one serialized message.
 

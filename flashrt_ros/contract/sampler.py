@@ -101,8 +101,17 @@ class Sampler:
         """
         return self.enter(self.prepare(topic, message, received_ns, digest))
 
-    def prepare(self, topic: str, message: Any, received_ns: int, digest: int = 0) -> Prepared:
+    def prepare(
+        self, topic: str, message: Any, received_ns: int, digest: int = 0, lazy: bool = False
+    ) -> Prepared:
         """The part of ``put`` that takes time; changes nothing.
+
+        Args:
+            topic: As for ``put``.
+            message: As for ``put``.
+            received_ns: As for ``put``.
+            digest: As for ``put``.
+            lazy: This image is decoded when it is first sampled.
 
         Raises:
             ContractError: The contract does not read this topic.
@@ -118,7 +127,7 @@ class Sampler:
             entry.faults = {reader.part: fault for reader in state.readers}
         else:
             entry.stamp_ns = decoded.stamp_ns
-            self._read(state, decoded, entry)
+            self._read(state, decoded, entry, self._lazy or lazy)
             fault = next(iter(entry.faults.values()), "")
         return Prepared(topic, entry, decoded, fault)
 
@@ -140,13 +149,13 @@ class Sampler:
             return None, f"topic {topic!r}: expected {state.type}, found {decoded.type}"
         return decoded, ""
 
-    def _read(self, state: _Topic, decoded: Decoded, entry: Message) -> None:
+    def _read(self, state: _Topic, decoded: Decoded, entry: Message, lazy: bool) -> None:
         for reader in state.readers:
             part = reader.part
             try:
                 if isinstance(reader, ImageReader):
                     frame = reader.frame(decoded.message)
-                    if not self._lazy:
+                    if not lazy:
                         frame.array()
                     entry.values[part] = frame
                     continue

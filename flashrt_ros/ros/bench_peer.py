@@ -3,6 +3,7 @@
 Run as ``python -m flashrt_ros.ros.bench_peer ROLE OPTIONS`` with options as one JSON object:
 
 ``arm``      publishes ``joint_states`` and takes ``joint_command`` for its position, until killed
+``camera``   publishes images of noise, until killed
 ``trigger``  a bare std_srvs/Trigger server, until killed
 ``record``   collects ``policy/policy_step`` for some seconds
 ``call``     calls services in turn and times them
@@ -14,6 +15,7 @@ The last four print one JSON line and end.
 
 from __future__ import annotations
 
+import array
 import json
 import os
 import sys
@@ -23,20 +25,22 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import rclpy
 from diagnostic_msgs.msg import DiagnosticArray
 from lifecycle_msgs.msg import Transition
 from lifecycle_msgs.srv import ChangeState
 from rclpy.executors import SingleThreadedExecutor
 from rclpy.node import Node
-from rclpy.qos import QoSProfile
-from sensor_msgs.msg import JointState
+from rclpy.qos import QoSProfile, ReliabilityPolicy
+from sensor_msgs.msg import Image, JointState
 from std_srvs.srv import Trigger
 
 from flashrt_ros.msg import PolicyStep
 from flashrt_ros.srv import ResetEpisode, Restore, Snapshot
 
 RELIABLE = QoSProfile(depth=10)
+SENSOR = QoSProfile(depth=1, reliability=ReliabilityPolicy.BEST_EFFORT)
 PATIENCE_S = 60.0
 CAPSULE = "bench"
 LATENESS = "late_ms p50 p99 max"
@@ -78,6 +82,23 @@ def arm(names: list[str], rate_hz: float, at: float = 0.0) -> None:
             time.sleep(max(deadline_s - time.monotonic(), 0.0))
 
 
+def camera(topic: str, height: int, width: int, rate_hz: float) -> None:
+    """Publishes rgb8 images, best effort as camera drivers do, each unlike the one before."""
+    size = 3 * width * height
+    noise = np.random.default_rng(0).integers(0, 256, 2 * size, np.uint8).tobytes()
+    frames = [array.array("B", noise[begin : begin + size]) for begin in range(0, size, size // 8)]
+    with spinning(topic.split("/")[0]) as node:
+        publisher = node.create_publisher(Image, topic, SENSOR)
+        message = Image(height=height, width=width, encoding="rgb8", step=3 * width)
+        deadline_s = time.monotonic()
+        while True:
+            message.header.stamp = node.get_clock().now().to_msg()
+            message.data = frames[int(deadline_s * rate_hz) % len(frames)]
+            publisher.publish(message)
+            deadline_s += 1.0 / rate_hz
+            time.sleep(max(deadline_s - time.monotonic(), 0.0))
+
+
 def trigger() -> None:
     """Answers at once."""
     rclpy.init(args=[])
@@ -101,9 +122,13 @@ def record(seconds: float, settle_s: float) -> None:
     """
     steps: list[PolicyStep] = []
     late: list[list[float]] = []
+    inputs: dict[str, dict[str, str]] = {}
 
     def diagnose(message: DiagnosticArray) -> None:
         for status in message.status:
+            if ": input " in status.name:
+                name = status.name.split(": input ")[1]
+                inputs[name] = {pair.key: pair.value for pair in status.values}
             late.extend(
                 [float(word) for word in pair.value.split()]
                 for pair in status.values
@@ -126,6 +151,13 @@ def record(seconds: float, settle_s: float) -> None:
                     "period_ms": [step.period_ms for step in seen],
                     "latency_ms": [step.latency_ms for step in seen],
                     "late_ms": late[-1],
+                    "inputs": inputs,
+                    "image_age_ms": [
+                        stamp.age_ms
+                        for step in seen
+                        for stamp in step.observations
+                        if stamp.topic.endswith("image_raw")
+                    ],
                     "published": sum(step.published for step in seen),
                     "reasons": sorted({step.hold_reason for step in seen if step.hold_reason}),
                 }
@@ -264,6 +296,7 @@ def _wait(condition: Callable[[], bool], what: str) -> None:
 
 ROLES: dict[str, Callable[..., None]] = {
     "arm": arm,
+    "camera": camera,
     "trigger": trigger,
     "record": record,
     "call": call,

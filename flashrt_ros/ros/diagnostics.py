@@ -118,18 +118,19 @@ def input_entry(
             f"incompatible QoS: a publisher of {topic} does not offer the {incompatible} that the "
             "contract asks for; change `qos` in the contract",
         )
-    if not figures.last_ns:
+    last_ns = figures.arrivals.last_ns
+    if not last_ns:
         hint = "no publisher" if publishers == 0 else f"{publishers} publishers"
         entry.worsen(lack, f"no message ({hint}; expected {figures.type})")
     for stamp in sample.stamps if sample is not None else ():
-        if stamp.topic == figures.topic and stamp.fault and figures.last_ns:
+        if stamp.topic == figures.topic and stamp.fault and last_ns:
             entry.worsen(Level.ERROR, f"{stamp.observation}: {stamp.fault}")
         if stamp.topic == figures.topic and not stamp.present and not stamp.fault:
             entry.values[f"{stamp.observation}"] = "absent, its fill value is used"
     if sample is None and figures.fault:
         entry.worsen(Level.ERROR, figures.fault)
-    age_ms = (now_ns - figures.last_ns) / 1e6 if figures.last_ns else math.nan
-    if figures.last_ns and age_ms > SILENT_S * 1e3:
+    age_ms = (now_ns - last_ns) / 1e6 if last_ns else math.nan
+    if last_ns and age_ms > SILENT_S * 1e3:
         entry.worsen(lack if sample is None else Level.WARN, f"silent for {age_ms / 1e3:.0f} s")
     for words in figures.notices:
         entry.worsen(Level.WARN if "unstamped" in words else Level.OK, words)
@@ -139,17 +140,22 @@ def input_entry(
 
 
 def _rates(figures: InputFigures, age_ms: float) -> dict[str, str]:
-    low, middle, high = (
-        figures.interval_ms.percentiles(1, 50, 99) if figures.interval_ms else (math.nan,) * 3
-    )
+    arrivals = figures.arrivals
+    low, middle, high = arrivals.interval_ms.percentiles(1, 50, 99)
     return {
         "type": figures.type,
-        "received": str(figures.received),
+        "received": str(arrivals.received),
+        "decoded": str(figures.received),
         "faulty": str(figures.faulty),
         "jumps back in time": str(figures.jumps),
         "age_ms": f"{age_ms:.1f}",
         "rate_hz": f"{1e3 / middle:.1f}" if middle > 0 else "nan",
         "jitter_ms": f"{high - low:.1f}",
+        "gaps": str(arrivals.gaps),
+        "longest_gap_ms": f"{arrivals.longest_gap_ms:.1f}",
+        "lost": str(arrivals.lost),
+        "missing by header stamps": str(arrivals.skipped),
+        "superseded by a newer one": str(arrivals.superseded),
     }
 
 

@@ -9,21 +9,26 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
+import torch
 import xxhash
 
 from flashrt_ros.contract import Contract, Sample, Sampler, decode
+from flashrt_ros.contract.cdr import peek_stamp
+from flashrt_ros.contract.image.schema import IMAGE_TYPES
 from flashrt_ros.errors import ContractError
+from flashrt_ros.ros.arrivals import Arrivals
 from flashrt_ros.ros.records import Outlet
-from flashrt_ros.ros.timing import Ring
 
 BACKLOG = 256
 """Messages that may wait for the intake thread; then new ones are dropped and counted."""
 QUIET_NS = 5_000_000_000
 """How long after a fault was logged the log is silent about others of its topic."""
-RATE_WINDOW = 64
-"""Intervals between messages that rate and jitter are taken over."""
+HEAD_BYTES = 16
+"""Enough of a message for its header stamp."""
+IDLE_NS = 1_000_000_000
+"""So long after the last sample nobody looks: images then wait undecoded until one does."""
 
 
 @dataclass
@@ -33,26 +38,33 @@ class InputFigures:
     Attributes:
         topic: As the contract writes it.
         type: Full type name.
+        arrivals: Rate, gaps and losses.
         received: Messages decoded or found faulty.
         faulty: Of these, not usable.
         fault: Why the last message could not be used; empty if it could.
         notices: Peculiarities that do not hinder, newest last.
         jumps: Jumps back in time.
-        last_ns: Steady clock, reception of the last message; 0 before the first.
         quiet_until_ns: Steady clock; until then no further fault is logged.
-        interval_ms: Between receptions.
     """
 
     topic: str
     type: str
+    arrivals: Arrivals = field(default_factory=Arrivals)
     received: int = 0
     faulty: int = 0
     fault: str = ""
     notices: tuple[str, ...] = ()
     jumps: int = 0
-    last_ns: int = 0
     quiet_until_ns: int = 0
-    interval_ms: Ring | None = None
+
+
+@dataclass(frozen=True)
+class _Arrival:
+    """One message on its way; an image's bytes wait elsewhere, where newer ones replace them."""
+
+    topic: str
+    cdr: bytes
+    received_ns: int
 
 
 class Intake:
@@ -64,25 +76,36 @@ class Intake:
         overflow: Messages dropped because the intake thread was too far behind.
     """
 
-    def __init__(self, contract: Contract, outlet: Outlet) -> None:
-        """Starts the thread."""
+    def __init__(self, contract: Contract, outlet: Outlet, torch_threads: int = 1) -> None:
+        """Starts the thread.
+
+        Args:
+            contract: What to read.
+            outlet: For the log.
+            torch_threads: Of the operators that resize images.
+        """
         self.sampler = Sampler(contract)
         self.figures = {
-            topic: InputFigures(topic, type_name, interval_ms=Ring(RATE_WINDOW))
-            for topic, type_name, _ in contract.topics()
+            topic: InputFigures(topic, type_name) for topic, type_name, _ in contract.topics()
         }
+        self._image_topics = {
+            topic for topic, type_name, _ in contract.topics() if type_name in IMAGE_TYPES
+        }
+        self._images: dict[str, _Arrival] = {}
         self.overflow = 0
         self._outlet = outlet
+        self._torch_threads = torch_threads
+        self._sampled_ns = 0
         # Held around put and sample: no sample may see input from after a jump in time before the
         # control thread has been told of the jump.
         self._lock = threading.Lock()
         self._jump: tuple[int, str] | None = None
-        self._waiting: queue.SimpleQueue[tuple[str, bytes, int] | None] = queue.SimpleQueue()
+        self._waiting: queue.SimpleQueue[_Arrival | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="intake", daemon=True)
         self._thread.start()
 
     def receive(self, topic: str, cdr: bytes) -> None:
-        """Takes one serialized message; called by subscriptions.
+        """Takes one serialized message; called by subscriptions, one at a time.
 
         Args:
             topic: As the contract writes it.
@@ -91,11 +114,17 @@ class Intake:
         if self._waiting.qsize() >= BACKLOG:
             self.overflow += 1
             return
-        self._waiting.put((topic, cdr, time.monotonic_ns()))
+        arrival = _Arrival(topic, cdr, time.monotonic_ns())
+        if topic in self._image_topics:
+            # Whatever waits in the queue, one image a topic is held.
+            self._images[topic] = arrival
+            arrival = replace(arrival, cdr=cdr[:HEAD_BYTES])
+        self._waiting.put(arrival)
 
     def sample(self, now_ns: int, not_before_ns: int) -> Sample:
         """See ``Sampler.sample``."""
         with self._lock:
+            self._sampled_ns = time.monotonic_ns()
             if self._jump is not None:
                 # Told first, see take_jump; as of now there is nothing to act on.
                 return self.sampler.sample(0)
@@ -126,28 +155,38 @@ class Intake:
         return not self._thread.is_alive()
 
     def _run(self) -> None:
+        torch.set_num_threads(self._torch_threads)
         while (item := self._waiting.get()) is not None:
             try:
-                self._enter(*item)
+                self._take(item)
             except Exception as error:
-                self._outlet.log("error", f"intake of {item[0]}: {type(error).__name__}: {error}")
+                words = f"intake of {item.topic}: {type(error).__name__}: {error}"
+                self._outlet.log("error", words)
 
-    def _enter(self, topic: str, cdr: bytes, received_ns: int) -> None:
+    def _take(self, arrival: _Arrival) -> None:
+        """Decodes a message, unless it is an image that a newer one has replaced."""
+        topic, cdr, received_ns = arrival.topic, arrival.cdr, arrival.received_ns
         figures = self.figures[topic]
+        if topic in self._image_topics:
+            newest = self._images[topic]
+            if newest.received_ns != received_ns:
+                figures.arrivals.note(received_ns, peek_stamp(cdr))
+                figures.arrivals.superseded += 1
+                return
+            cdr = newest.cdr
         digest = xxhash.xxh3_64_intdigest(cdr)
         try:
             message: object = decode(figures.type, cdr)
         except ContractError:
             message = cdr  # put finds the same fault and keeps it for the sample
-        prepared = self.sampler.prepare(topic, message, received_ns, digest)
+        idle = time.monotonic_ns() - self._sampled_ns > IDLE_NS
+        prepared = self.sampler.prepare(topic, message, received_ns, digest, lazy=idle)
+        figures.arrivals.note(received_ns, prepared.message.stamp_ns)
         with self._lock:
             received = self.sampler.enter(prepared)
             if received.time_jump:
                 self._jump = (received_ns, received.time_jump)
         figures.received += 1
-        if figures.last_ns and figures.interval_ms is not None:
-            figures.interval_ms.add((received_ns - figures.last_ns) / 1e6)
-        figures.last_ns = received_ns
         figures.jumps += bool(received.time_jump)
         figures.faulty += bool(received.fault)
         if received.fault and not figures.fault and received_ns >= figures.quiet_until_ns:

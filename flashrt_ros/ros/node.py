@@ -148,7 +148,7 @@ class PolicyNode(LifecycleNode):
             contract, self._motion, self._outlet, settings["dry_run"], settings["miss_limit_s"]
         )
         self._commander = commander
-        intake = self._intake = Intake(contract, self._outlet)
+        intake = self._intake = Intake(contract, self._outlet, settings["torch_threads"])
 
         def make() -> Stepper:
             assert self._storage is not None
@@ -199,6 +199,9 @@ class PolicyNode(LifecycleNode):
             def receive(cdr: bytes, topic: str = topic) -> None:
                 intake.receive(topic, cdr)
 
+            def lose(event: Any, topic: str = topic) -> None:
+                intake.figures[topic].arrivals.lost = event.total_count
+
             def incompatible(event: Any, topic: str = topic) -> None:
                 self._on_incompatible("input", topic, event.last_policy_kind.name)
 
@@ -208,7 +211,9 @@ class PolicyNode(LifecycleNode):
                 receive,
                 qos_profile(qos),
                 raw=True,
-                event_callbacks=SubscriptionEventCallbacks(incompatible_qos=incompatible),
+                event_callbacks=SubscriptionEventCallbacks(
+                    incompatible_qos=incompatible, message_lost=lose
+                ),
             )
             self._subscriptions_by_topic[topic] = subscription
             self._outlet.resolved[topic] = subscription.topic_name
