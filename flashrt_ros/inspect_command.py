@@ -38,6 +38,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="BOUNDARIES",
         help="the node's parameter rollback_depth (default: 64)",
     )
+    parser.add_argument(
+        "--preview-sets",
+        type=int,
+        default=1,
+        metavar="STATES",
+        help="the node's parameter preview_sets (default: 1)",
+    )
     parser.add_argument("--json", action="store_true", help="print everything as JSON")
 
 
@@ -49,13 +56,15 @@ def run(arguments: argparse.Namespace) -> int:
     from flashrt_ros.runtime.engine import complete_layout
     from flashrt_ros.runtime.forecast import make_forecast
     from flashrt_ros.runtime.number import check_int
+    from flashrt_ros.runtime.session import MAX_PREVIEW_SETS
 
     store_bytes = check_int("--store-bytes", arguments.store_bytes, 1)
     depth = check_int("--rollback-depth", arguments.rollback_depth, 0)
+    sets = check_int("--preview-sets", arguments.preview_sets, 0, MAX_PREVIEW_SETS)
     policy = load_policy(arguments.policy)
     layout = complete_layout(policy)
     device = open_device(arguments.device)
-    forecast = make_forecast(policy, layout, device, store_bytes, depth, Trial.STATES)
+    forecast = make_forecast(policy, layout, device, store_bytes, depth, Trial.STATES, sets)
     refusal = ""
     try:
         forecast.check()

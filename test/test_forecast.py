@@ -17,10 +17,12 @@ import torch
 from chunk_predictors import Looking
 from hypothesis import given
 from hypothesis import strategies as st
+from paged_memory import paged
 from toy_policies import ToyAdvancing, ToyChunk, ToyRecurrent
 
 from flashrt_ros.errors import NoMemoryError
 from flashrt_ros.hardware.memory import Memory, available_bytes, in_words
+from flashrt_ros.policies.attention import AttentionPolicy
 from flashrt_ros.policies.chunked import ChunkedPolicy
 from flashrt_ros.ros.trial import Trial
 from flashrt_ros.runtime.device import open_device
@@ -85,6 +87,34 @@ def test_forecast_is_what_the_session_takes(
     # The control: without the node's copy the sums differ.
     other = PolicySession(make(), store_bytes=store_bytes, rollback_depth=3)
     assert other.forecast.needed_bytes < session.forecast.needed_bytes
+
+
+@pytest.mark.parametrize("sets", [0, 1, 3])
+def test_spare_states_are_counted(sets: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    ledger = Ledger(monkeypatch)
+    policy = AttentionPolicy(capacity=50)
+    session = PolicySession(policy, store_bytes=1 << 17, rollback_depth=3, preview_sets=sets)
+    taken = sum(ledger.taken)
+    ledger.taken.clear()
+    without = PolicySession(policy, store_bytes=1 << 17, rollback_depth=3, preview_sets=0)
+    more_bytes = session.forecast.needed_bytes - without.forecast.needed_bytes
+    assert taken - sum(ledger.taken) == more_bytes
+    without.close()
+    # Copies park the live state meanwhile, so they need one more.
+    state_bytes = session.layout.fixed_bytes + 50 * session.layout.row_bytes
+    found = {item.name: item.size_bytes for item in session.forecast.items}
+    assert found.get("preview", 0) == (sets + bool(sets)) * state_bytes
+    session.close()
+    with paged() as memory:
+        mapped = PolicySession(policy, store_bytes=1 << 17, rollback_depth=3, preview_sets=sets)
+        found = {item.name: item.size_bytes for item in mapped.forecast.items}
+        pieces_bytes = sum(memory._handles.values())
+        assert found.get("preview", 0) == (pieces_bytes - state_bytes if sets else 0)
+        mapped.close()
+    few = replace(session.forecast, memory=free(100))
+    with pytest.raises(NoMemoryError) as caught:
+        few.check()
+    assert ("; preview_sets 0 takes " in str(caught.value)) == bool(sets)
 
 
 def test_named_snapshots_fit_beside_a_full_ring() -> None:

@@ -48,7 +48,7 @@ ALLOWED: dict[str, set[str]] = {
     },
     "doctor": {"errors", "hardware", "runtime", "policies", "contract", "bag"},
 }
-DEVICE = PACKAGE / "runtime" / "device" / "cuda.py"
+DEVICES = [PACKAGE / "runtime" / "device" / name for name in ("cuda.py", "virtual_memory.py")]
 ARMS = {command.module for command in COMMANDS}
 ROS_ROOMS = {"ros", "trees", "demo"}
 
@@ -159,7 +159,7 @@ def test_cuda_is_imported_where_it_belongs(path: Path) -> None:
         where = f"{path.relative_to(ROOT)}:{line}: imports {name}"
         if name.split(".")[0] == "cuda":
             # A benchmark may stand the driver's own call beside ours.
-            assert path == DEVICE or (room_of(path) == "bench" and not eager), where
+            assert path in DEVICES or (room_of(path) == "bench" and not eager), where
         if name.split(".")[0] == "triton" and eager:
             assert path.name.endswith("_kernel.py"), where
         if name.endswith("_kernel") and room_of(path) == "runtime":

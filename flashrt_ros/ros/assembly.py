@@ -80,5 +80,7 @@ def _introduce(session: PolicySession, outlet: Outlet) -> None:
             words = f"{finding.subject}: {finding.text}; {finding.cure}"
             outlet.log("warn", f"device {device.name}: {words}")
     outlet.log("info", forecast.line())
+    if session.arena.memory.sets:
+        outlet.log("info", session.arena.memory.words)
     if forecast.tight:
         outlet.log("warn", f"that leaves little: {forecast.free_in_words()} before configure")

@@ -224,12 +224,13 @@ def _place_rows(specs: Iterable[BufferSpec]) -> tuple[tuple[RowSlot, ...], int, 
 class Arena:
     """The memory of a layout on one device; no address changes as long as it lives.
 
-    All state of fixed size is one allocation, so that a capsule is one contiguous copy. What grows
+    All state of fixed size is one section, so that a capsule is one contiguous copy. What grows
     is another, token by token, so that the rows of the first n tokens are one range of it. Inputs
     are a third, with a host mirror in front of them, so that all observations cross in one copy.
 
     Attributes:
         layout: What is placed.
+        memory: Holds ``fixed`` and ``rows``, and spare sets of both.
         fixed: ``(fixed_bytes,)`` uint8 on the device: the state of fixed size, zeroed.
         rows: ``(capacity, row_bytes)`` uint8 on the device: the rows, zeroed.
         mirror: ``(input_bytes,)`` uint8 on the host, pinned on CUDA; aliases the input section on
@@ -240,11 +241,12 @@ class Arena:
         outputs: Name to view of the output section, roles output and scratch.
     """
 
-    def __init__(self, layout: StateLayout, device: Device) -> None:
+    def __init__(self, layout: StateLayout, device: Device, spare_sets: int = 0) -> None:
         self.layout = layout
-        self.fixed = device.allocate(layout.fixed_bytes)
-        rows_N = device.allocate(layout.capacity * layout.row_bytes)
-        self.rows = rows_N.view(layout.capacity, layout.row_bytes)
+        rows_bytes = layout.capacity * layout.row_bytes
+        self.memory = device.allocate_state(layout.fixed_bytes, rows_bytes, spare_sets)
+        self.fixed = self.memory.fixed
+        self.rows = self.memory.rows.view(layout.capacity, layout.row_bytes)
         self.input_section, self.mirror = device.allocate_mirrored(layout.input_bytes)
         self.output_section = device.allocate(layout.output_bytes)
         self.state: Mapping[str, torch.Tensor] = MappingProxyType(

@@ -5,13 +5,20 @@ The engine knows nothing of capsules, episodes or names; the session does.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 import torch
 
-from flashrt_ros.errors import InternalError, InvalidArgumentError, NotConfiguredError, SpecError
+from flashrt_ros.errors import (
+    BusyError,
+    InternalError,
+    InvalidArgumentError,
+    NotConfiguredError,
+    SpecError,
+)
 from flashrt_ros.runtime.buffers import (
     BUFFER_NAME,
     ROWS_LENGTH,
@@ -145,9 +152,11 @@ class Engine:
         act_observes: Whether acts read observations.
     """
 
-    def __init__(self, policy: Policy, layout: StateLayout, device: Device) -> None:
+    def __init__(
+        self, policy: Policy, layout: StateLayout, device: Device, spare_sets: int = 0
+    ) -> None:
         self.policy = policy
-        self.arena = Arena(layout, device)
+        self.arena = Arena(layout, device, spare_sets)
         self.initial = device.allocate(layout.fixed_bytes)
         self.beside = policy.plan_kind is PlanKind.BESIDE
         self.act_observes = policy.act_observes or not self.beside
@@ -184,7 +193,7 @@ class Engine:
             self._left = self.arena.outputs[ACT_LEFT]
             self._left_host = device.allocate_host(8).view(torch.int64)
         # One plan at a time: a stale one may still run when the next begins.
-        self._planning = threading.Lock()
+        self._planning = threading.RLock()
         self._closed = False
         # True while a copy from the mirror may be under way.
         self._crossing = False
@@ -269,6 +278,20 @@ class Engine:
         if self.arena.mirror is not self.arena.input_section:
             self._device.copy_(inputs, mirror)
             self._crossing = True
+
+    @contextlib.contextmanager
+    def alone(self) -> Iterator[None]:
+        """Within, no plan runs beside.
+
+        Raises:
+            BusyError: One does, wanted or not.
+        """
+        if not self._planning.acquire(blocking=False):
+            raise BusyError("a plan that runs beside is under way; expected none; try again later")
+        try:
+            yield
+        finally:
+            self._planning.release()
 
     def begin_plan(self) -> None:
         """Takes the copies that a plan beside reads, and marks where it may start."""
@@ -377,8 +400,10 @@ class Engine:
             for lane in Lane:
                 with self._device.bind(lane):
                     self._device.synchronize()
+            memory = self.arena.memory
             # The plans hold the engine and the engine the plans: only this frees them at once.
             del self._plan, self._adopt, self._act, self.arena, self.initial
             del self._plan_state, self._plan_section, self._action, self._action_host, self._writer
             del self._plan_inputs, self._plan_input_section
             del self._rows, self._rows_host, self._left, self._left_host, self._shape_plans
+            memory.close()

@@ -112,6 +112,7 @@ class Forecast:
         if free_bytes is not None and self.needed_bytes > free_bytes:
             raise NoMemoryError(
                 f"policy {self.policy!r} does not fit: {self.line()}; {self._cure(free_bytes)}"
+                f"{self._preview_cure()}"
             )
 
     def line(self) -> str:
@@ -133,6 +134,12 @@ class Forecast:
         if self.device != "cpu" and self.memory.shared:
             words += " (device and host share one memory)"
         return words
+
+    def _preview_cure(self) -> str:
+        for item in self.items:
+            if item.name == "preview":
+                return f"; preview_sets 0 takes {in_words(item.size_bytes)} less"
+        return ""
 
     def _cure(self, free_bytes: int) -> str:
         pool_bytes = self.slots * self.capsule_bytes + self.row_pool_bytes
@@ -160,6 +167,7 @@ def make_forecast(
     store_bytes: int,
     rollback_depth: int,
     spare_states: int = 0,
+    preview_sets: int = 0,
 ) -> Forecast:
     """Returns the forecast of a session; nothing is allocated.
 
@@ -170,6 +178,7 @@ def make_forecast(
         store_bytes: As the session's.
         rollback_depth: As the session's.
         spare_states: Copies of the state that whoever has the session will make besides.
+        preview_sets: As the session's.
     """
     weight, memory = layout.fixed_bytes, device.memory()
     copies = ["live", "initial"]
@@ -197,6 +206,16 @@ def make_forecast(
             Item("rows", layout.capacity * layout.row_bytes, f"{layout.capacity} live rows"),
             Item("row pool", row_pool_bytes, "rows of all capsules; what they share counts once"),
         ]
+    if preview_sets:
+        live_bytes = weight + layout.capacity * layout.row_bytes
+        all_bytes = device.state_bytes(weight, layout.capacity * layout.row_bytes, preview_sets)
+        items.append(
+            Item(
+                "preview",
+                all_bytes - live_bytes,
+                f"spare states for preview_sets {preview_sets}, as the device exchanges them",
+            )
+        )
     mirror_bytes = _slot_bytes(layout.outputs, policy.ports().action.buffer)
     if device.torch_device.type == "cuda":
         items.append(Item("workspaces", device.workspace_bytes, "of kernels, an estimate"))

@@ -8,6 +8,7 @@ import time
 import torch
 
 from flashrt_ros.errors import (
+    BusyError,
     ExecMismatchError,
     InternalError,
     NotConfiguredError,
@@ -17,7 +18,7 @@ from flashrt_ros.runtime import noise
 from flashrt_ros.runtime.buffers import Arena
 from flashrt_ros.runtime.capsule import Capsule, new_id
 from flashrt_ros.runtime.capsule_image import CapsuleFacts
-from flashrt_ros.runtime.device import Device, Lane
+from flashrt_ros.runtime.device import LIVE, Device, Lane, StateMemory
 from flashrt_ros.runtime.fingerprint import Fingerprint
 from flashrt_ros.runtime.live_rows import LiveRows
 from flashrt_ros.runtime.policy import HostRecord
@@ -102,17 +103,43 @@ class LiveState:
 
         Raises:
             NotConfiguredError: The session is closed.
+            BusyError: A branch is in the place of the live state.
+            InternalError: Nothing is, since the driver refused to put the live state back.
         """
         self._check_open()
         assert self._arena is not None
+        if self._arena.memory.away:
+            self._refuse_away(self._arena.memory)
         return self._arena
+
+    @staticmethod
+    def _refuse_away(memory: StateMemory) -> None:
+        if memory.placed != LIVE:
+            raise BusyError(
+                f"branch {memory.placed} is in the place of the live state; take it away first"
+            )
+        raise InternalError(
+            f"the live state is not in its place: {memory.lost}; it is whole: a step or a verb"
+            " tries to put it back"
+        )
+
+    def _check_present(self) -> None:
+        """On the control thread: puts a live state back that the driver would not put back."""
+        self._check_open()
+        assert self._arena is not None
+        if self._arena.memory.away:
+            if self._arena.memory.placed == LIVE:
+                with self.device.bind(Lane.CONTROL):
+                    self._arena.memory.place_live()
+            else:
+                self._refuse_away(self._arena.memory)
 
     def _check_open(self) -> None:
         if self._arena is None:
             raise NotConfiguredError("the session is closed; make a new one")
 
     def _check_whole(self, verb: str) -> None:
-        self._check_open()
+        self._check_present()
         if self._torn:
             raise InternalError(
                 f"{verb}: the state is incomplete, since {self._torn}; restore, roll back or reset"
@@ -150,6 +177,7 @@ class LiveState:
 
     def _go(self, target: Capsule, key: int) -> None:
         """Makes ``target``, which has been checked, the live state."""
+        self._check_present()
         with self.device.bind(Lane.CONTROL), Tearing(self, "a restore failed"):
             self.device.copy_(self.arena.fixed, target.segment.bytes)
             self._noise_key = target.segment.noise_key

@@ -92,11 +92,7 @@ class LiveRows:
             rows: Committed live rows.
             target: Rows to be live.
         """
-        shared = 0
-        with self.pool.lock:
-            self._resolve(rows)
-            if self._tail is not None and target.tail is not None:
-                shared = common_end(self._tail, self._stored, target.tail, target.end)
+        shared = self.shared(rows, target)
         self.forget()
         pieces = target.whole if shared == 0 else None
         if pieces is None:
@@ -106,6 +102,26 @@ class LiveRows:
         if len(pieces.sizes):
             self._device.copy_pieces_(self._section, self.pool.memory, pieces)
         self._tail, self._stored = target.tail, target.end
+
+    def shared(self, rows: int, target: RowSpan) -> int:
+        """Returns how many of the first ``rows`` live rows are those of ``target``."""
+        with self.pool.lock:
+            self._resolve(rows)
+            if self._tail is None or target.tail is None:
+                return 0
+            return common_end(self._tail, self._stored, target.tail, target.end)
+
+    def copy_out(self, target: RowSpan, first: int, section_N: torch.Tensor) -> None:
+        """Copies the rows of ``target`` from ``first`` on; the control lane must be bound.
+
+        Args:
+            target: Rows.
+            first: The first to be copied.
+            section_N: Flat uint8 of the size of the live rows, written.
+        """
+        pieces = Pieces(*self._bytes(target.pieces(first)))
+        if len(pieces.sizes):
+            self._device.copy_pieces_(section_N, self.pool.memory, pieces)
 
     def _resolve(self, rows: int) -> None:
         """Goes back to what is still stored."""

@@ -24,14 +24,17 @@ from flashrt_ros.runtime.live import Tearing
 from flashrt_ros.runtime.number import check_int
 from flashrt_ros.runtime.policy import Action, PlanKind, Policy
 from flashrt_ros.runtime.pool import SlotPool
+from flashrt_ros.runtime.preview import Preview
 from flashrt_ros.runtime.ring import RollbackRing
 from flashrt_ros.runtime.row_pool import RowPool
 from flashrt_ros.runtime.store import CapsuleStore
 from flashrt_ros.runtime.ticket import PlanTicket
-from flashrt_ros.runtime.transfer import Transfer
+
+MAX_PREVIEW_SETS = 16
+"""Each takes as much memory as the live state."""
 
 
-class PolicySession(Transfer):
+class PolicySession(Preview):
     """Runs a policy and makes its execution state a thing that has a name.
 
     Construction allocates everything, captures every plan and resets into episode 0; no verb and
@@ -54,6 +57,7 @@ class PolicySession(Transfer):
         rollback_period_steps: int = 1,
         warm_up: int = 3,
         spare_states: int = 0,
+        preview_sets: int = 1,
     ) -> None:
         """Makes a session, ready for its first step.
 
@@ -67,6 +71,8 @@ class PolicySession(Transfer):
             warm_up: Calls of each plan before its capture; on CUDA at least one is made.
             spare_states: Copies of the state that the caller will allocate besides; they are
                 counted in the forecast.
+            preview_sets: Spare states of this session, in which ``preview`` runs branches; 0:
+                none, and ``preview`` is refused.
 
         Raises:
             InvalidArgumentError: An argument is out of range.
@@ -81,15 +87,16 @@ class PolicySession(Transfer):
         rollback_depth = check_int("rollback_depth", rollback_depth, 0)
         rollback_period_steps = check_int("rollback_period_steps", rollback_period_steps, 1)
         warm_up = check_int("warm_up", warm_up, 0)
+        preview_sets = check_int("preview_sets", preview_sets, 0, MAX_PREVIEW_SETS)
         self.policy = policy
         self.layout: StateLayout = complete_layout(policy)
         opened: Device = open_device(device)
         self.forecast: Forecast = make_forecast(
-            policy, self.layout, opened, store_bytes, rollback_depth, spare_states
+            policy, self.layout, opened, store_bytes, rollback_depth, spare_states, preview_sets
         )
         self.forecast.check()
         policy.module().to(opened.torch_device).eval()
-        engine = Engine(policy, self.layout, opened)
+        engine = Engine(policy, self.layout, opened, preview_sets)
         rows_bytes = self.forecast.row_pool_bytes
         pool = SlotPool(opened, self.layout.fixed_bytes, store_bytes - rows_bytes)
         rows = RowPool(opened, self.layout.row_bytes, rows_bytes) if rows_bytes else None
@@ -114,7 +121,8 @@ class PolicySession(Transfer):
             seed,
         )
         self._engine = engine
-        self._tickets = 0
+        key = next(slot for slot in self.layout.state if slot.spec.name == noise.KEY)
+        self._noise_keys = tuple(key.view(spare.fixed) for spare in engine.arena.memory.sets)
         self.reset_()
         # The first pinned memory of a size takes milliseconds, which the first export must not.
         self.state_bytes()
@@ -182,7 +190,8 @@ class PolicySession(Transfer):
             self._engine.write_inputs(checked)
             self._engine.begin_plan()
         self._tickets += 1
-        return PlanTicket(self.generation, self.host.step, self._tickets)
+        self._begun = PlanTicket(self.generation, self.host.step, self._tickets)
+        return self._begun
 
     def run_plan(self, ticket: PlanTicket) -> None:
         """Runs the plan into the outputs and waits for it; meant for the planner thread.
@@ -274,6 +283,7 @@ class PolicySession(Transfer):
         Raises:
             NotConfiguredError: The session is closed.
         """
+        self._check_present()
         with self.device.bind(Lane.CONTROL):
             fixed = self.device.to_host(self.arena.fixed).numpy().tobytes()
             if not self.host.rows:
@@ -312,6 +322,7 @@ class PolicySession(Transfer):
         self._engine.close()
         self.store.close()
         self._arena = self._rows = None
+        self._noise_keys = ()
         self._initial = self._initial.new_empty(0)
 
     def _take(self, rows: int, shape: str = "") -> Action:
@@ -361,9 +372,6 @@ class PolicySession(Transfer):
                 f" rows, found {self.host.rows} before and {rows} after"
             )
         self.host.rows = rows
-
-    def _stands(self, ticket: PlanTicket) -> bool:
-        return ticket.generation == self.generation and ticket.number == self._tickets
 
     def _check_beside(self) -> None:
         if not self._engine.beside:

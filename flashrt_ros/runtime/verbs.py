@@ -51,6 +51,7 @@ class Verbs(LiveState):
             NotConfiguredError: The session is closed.
             InvalidArgumentError: The seed is out of range, or the task text too long.
         """
+        self._check_present()
         arena = self.arena
         task = check_task(task or "")
         episode = self.host.episode + 1

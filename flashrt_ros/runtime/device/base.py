@@ -14,6 +14,7 @@ import torch
 
 from flashrt_ros.hardware.finding import Finding
 from flashrt_ros.hardware.memory import Memory
+from flashrt_ros.runtime.device.state_memory import CopiedState, StateMemory
 
 Offsets = npt.NDArray[np.int64]
 Replay = Callable[[], None]
@@ -70,6 +71,23 @@ class Device(abc.ABC):
         Raises:
             NoMemoryError: The device has not got that much.
         """
+
+    def allocate_state(self, fixed_bytes: int, rows_bytes: int, spare_sets: int) -> StateMemory:
+        """Returns the memory of a live state and of spare ones, all zeroed.
+
+        Args:
+            fixed_bytes: Size of the fixed section, a multiple of 256.
+            rows_bytes: Size of the rows section.
+            spare_sets: Number of spare sets.
+
+        Raises:
+            NoMemoryError: The device has not got that much; nothing is kept.
+        """
+        return CopiedState(self, fixed_bytes, rows_bytes, spare_sets, f"{self.name} maps nothing")
+
+    def state_bytes(self, fixed_bytes: int, rows_bytes: int, spare_sets: int) -> int:
+        """Returns what ``allocate_state`` takes, rounded as it does."""
+        return CopiedState.size_bytes(fixed_bytes, rows_bytes, spare_sets)
 
     @abc.abstractmethod
     def allocate_host(self, size_bytes: int) -> torch.Tensor:

@@ -12,14 +12,17 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from flashrt_ros.errors import NoMemoryError
+from flashrt_ros.errors import FlashRTError, InternalError, NoMemoryError
 from flashrt_ros.hardware.memory import Memory, available_bytes
 from flashrt_ros.runtime.device.base import Device, Lane, Pieces, Replay
+from flashrt_ros.runtime.device.mapped_state import MappedState
+from flashrt_ros.runtime.device.state_memory import CopiedState, StateMemory
 from flashrt_ros.runtime.device.switches import numeric_switches
 from flashrt_ros.runtime.noise import triton_found
 
 if TYPE_CHECKING:
     from flashrt_ros.runtime.device.piece_kernel import PieceCopier
+    from flashrt_ros.runtime.device.virtual_memory import CudaVirtualMemory
 
 try:
     # Comes with torch's own CUDA wheels of late; not everywhere.
@@ -55,6 +58,8 @@ class CudaDevice(Device):
         self._index = index
         self._by_handle = {stream.cuda_stream: stream for stream in self._streams.values()}
         self._copier: PieceCopier | None = None
+        self._virtual: CudaVirtualMemory | None = None
+        self._unmappable = ""
 
     def _current(self) -> torch.cuda.Stream | None:
         """Our stream that is current in this thread, if one is.
@@ -78,6 +83,38 @@ class CudaDevice(Device):
             ) from error
         torch.cuda.current_stream(self.torch_device).synchronize()  # zeroed before a lane looks
         return section_N
+
+    def allocate_state(self, fixed_bytes: int, rows_bytes: int, spare_sets: int) -> StateMemory:
+        """See ``Device.allocate_state``; spare sets are mapped where the driver can do that."""
+        memory = self._virtual_memory() if spare_sets else None
+        if memory is not None:
+            drain = self._streams[Lane.CONTROL].synchronize
+            try:
+                return MappedState(memory, fixed_bytes, rows_bytes, spare_sets, drain)
+            except InternalError as error:
+                # It has the calls, but does not let us: a virtual GPU, say.
+                self._unmappable = str(error)
+        return CopiedState(self, fixed_bytes, rows_bytes, spare_sets, self._unmappable)
+
+    def state_bytes(self, fixed_bytes: int, rows_bytes: int, spare_sets: int) -> int:
+        """See ``Device.state_bytes``."""
+        memory = self._virtual_memory() if spare_sets else None
+        if memory is None:
+            return super().state_bytes(fixed_bytes, rows_bytes, spare_sets)
+        return MappedState.size_bytes(fixed_bytes, rows_bytes, spare_sets, memory.granule)
+
+    def _virtual_memory(self) -> CudaVirtualMemory | None:
+        """The driver's calls; None where it has none, and ``_unmappable`` says why."""
+        if self._virtual is None and not self._unmappable:
+            try:
+                from flashrt_ros.runtime.device.virtual_memory import CudaVirtualMemory
+
+                self._virtual = CudaVirtualMemory(self._index, self._streams.values())
+            except ImportError as error:
+                self._unmappable = f"cuda-python (package cuda-bindings) is not installed: {error}"
+            except FlashRTError as error:
+                self._unmappable = str(error)
+        return None if self._unmappable else self._virtual
 
     def allocate_host(self, size_bytes: int) -> torch.Tensor:
         """See ``Device.allocate_host``."""
