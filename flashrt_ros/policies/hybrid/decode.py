@@ -94,9 +94,13 @@ class Decoder:
         state[LAST].fill_(first_token)
 
     def prefill_(
-        self, state: Buffers, embedded_TD: torch.Tensor, choose: Choose, chunk: int,
+        self,
+        state: Buffers,
+        embedded_TD: torch.Tensor,
+        choose: Choose,
+        chunk: int,
         count_1: torch.Tensor | None = None,
-    ) -> None:  # fmt: skip
+    ) -> torch.Tensor:
         """Commits tokens that are given, and chooses the one that follows.
 
         Args:
@@ -104,15 +108,20 @@ class Decoder:
             embedded_TD: Their embeddings.
             choose: See ``Choose``.
             chunk: Tokens of a chunk of the delta rule; T is a multiple of it.
-            count_1: How many they are, ``(1,)`` int64, at least 1; the rest are pads. None: all.
+            count_1: How many they are, ``(1,)`` int64; the rest are pads. At 0 nothing changes.
+                None: all.
+
+        Returns:
+            ``token.last``.
         """
         tokens = embedded_TD.shape[0]
         hidden_TD, advances = self.model.run_(embedded_TD, state, chunk, count_1)
         if count_1 is None:
             count_1 = torch.full_like(state[ROWS_LENGTH], tokens)
         self._commit_(state, embedded_TD, hidden_TD, advances, count_1)
-        last_1D = hidden_TD.index_select(0, count_1 - 1)
-        state[LAST].copy_(choose(last_1D))
+        chosen_1 = choose(hidden_TD.index_select(0, (count_1 - 1).clamp(min=0)))
+        state[LAST].copy_(torch.where(count_1 > 0, chosen_1, state[LAST]))
+        return state[LAST]
 
     def round_(
         self, state: Buffers, choose: Choose, limit_1: torch.Tensor, embed: Choose | None = None
