@@ -13,6 +13,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from chunk_predictors import Looking
 from sly_policies import (
     BehindAWeight,
     Entropic,
@@ -68,6 +69,7 @@ from suspect_policies import (
 from toy_policies import ToyChunk, ToyRecurrent
 
 from flashrt_ros.errors import SpecError
+from flashrt_ros.policies.chunked import ChunkedPolicy
 from flashrt_ros.runtime.buffers import BufferSpec, Role
 from flashrt_ros.runtime.policy import Policy
 from flashrt_ros.testing import check_policy
@@ -206,6 +208,13 @@ def test_more_wrong_declarations_are_caught() -> None:
     policy = Sound()
     policy.config = lambda: {"weights": torch.zeros(1)}  # type: ignore[method-assign]
     assert "expected JSON values" in str(check_policy(policy))
+
+
+def test_a_buffer_that_matters_to_the_next_plan_alone_is_not_inert() -> None:
+    """Between any other boundary and the plan it is overwritten."""
+    report = check_policy(ChunkedPolicy(Looking(8), 8))
+    assert report.ok, str(report)
+    assert not report.inert
 
 
 def test_a_buffer_that_changes_nothing_is_listed_as_inert() -> None:

@@ -15,6 +15,7 @@ from flashrt_ros.testing.walk import tensor_digest
 
 _CUTS = 6
 _DONORS = 4
+_PLANS = 2
 
 
 def leave_one_out(subject: Subject) -> list[str]:
@@ -52,12 +53,19 @@ class _Track:
     boundaries: list[Saved]
     moments: list[Moment]
 
+    def due(self, subject: Subject) -> list[int]:
+        """The first boundaries at which a plan is due, but the reset."""
+        rows = subject.policy.n_action_steps
+        found = [step for step, saved in enumerate(self.boundaries) if saved.cursor >= rows]
+        return [step for step in found if 0 < step < subject.steps][:_PLANS]
+
 
 def _inert(subject: Subject, slot: Slot | RowSlot, donors: list[Saved], track: _Track) -> str:
     rig, name = subject.rig, slot.spec.name
     tried = False
-    # From the reset on: a latch that closes at the first step only differs there.
-    for cut in (0, *subject.cuts(_CUTS)):
+    # From the reset on: a latch that closes at the first step only differs there. And where a plan
+    # is due: what the plan reads may be overwritten between any other boundary and the next plan.
+    for cut in dict.fromkeys((0, *track.due(subject), *subject.cuts(_CUTS))):
         mixtures = (_mixture(track.boundaries[cut], donor, slot) for donor in _near(donors, cut))
         others = [mixture for mixture in mixtures if mixture is not None]
         for mixture in others[:_DONORS]:
