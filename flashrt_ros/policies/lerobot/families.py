@@ -14,6 +14,7 @@ from flashrt_ros.runtime.policy import Policy
 
 FAMILIES: dict[str, str] = {
     "act": "flashrt_ros.policies.lerobot.act",
+    "diffusion": "flashrt_ros.policies.diffusion.checkpoint",
 }
 """LeRobot's ``type`` to the module whose ``make(checkpoint)`` makes the policy."""
 

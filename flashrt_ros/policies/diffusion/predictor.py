@@ -1,0 +1,199 @@
+"""A Diffusion Policy as a chunk predictor over named buffers.
+
+Tensor suffixes: O observations, N draws, B batch, H horizon, A action.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import nn
+
+from flashrt_ros.errors import SpecError
+from flashrt_ros.policies.chunked import ChunkPredictor
+from flashrt_ros.policies.diffusion.config import DiffusionConfig
+from flashrt_ros.policies.diffusion.encoder import crop_centre
+from flashrt_ros.policies.diffusion.history import History
+from flashrt_ros.policies.diffusion.network import DiffusionNetwork
+from flashrt_ros.policies.lerobot.normalisation import CheckpointNormaliser
+from flashrt_ros.runtime import noise
+from flashrt_ros.runtime.buffers import BufferSpec, Role
+from flashrt_ros.runtime.policy import Buffers, PlanKind, Port
+
+NOISE = "diffusion.noise"
+
+
+@dataclass(frozen=True)
+class Senses:
+    """What is observed; keys are the normaliser's names.
+
+    Attributes:
+        state: The robot's state, ``(S,)``.
+        images: The cameras in the network's order, each ``(3, H, W)``, 0 to 1.
+        environment: The environment's state, ``(E,)``; None without one.
+    """
+
+    state: Port
+    images: tuple[Port, ...] = ()
+    environment: Port | None = None
+
+    @property
+    def ports(self) -> tuple[Port, ...]:
+        """All of them."""
+        last = () if self.environment is None else (self.environment,)
+        return (self.state, *self.images, *last)
+
+
+class DiffusionPredictor(ChunkPredictor):
+    """Denoises a chunk from the last observations and noise; plans beside.
+
+    State: ``history.*`` (see ``History``) and ``noise.*``. The scratch buffer ``diffusion.noise``
+    ``(N, 1, H, A)`` float32 is drawn in one go: what the sample starts from, then what each step
+    adds.
+
+    Args:
+        config: Sizes and options.
+        network: Of that configuration.
+        normaliser: Of all observations and the action.
+        senses: What is observed, float32.
+        action: The action port, on the buffer ``action``.
+
+    Attributes:
+        n_action_steps: Rows that are meant to be taken before the next plan.
+
+    Raises:
+        SpecError: A port does not fit the configuration.
+    """
+
+    family: ClassVar[str] = "diffusion"
+    plan_kind = PlanKind.BESIDE
+
+    def __init__(
+        self,
+        config: DiffusionConfig,
+        network: DiffusionNetwork,
+        normaliser: CheckpointNormaliser,
+        senses: Senses,
+        action: Port,
+    ) -> None:
+        _check_shapes(config, senses, action)
+        self.chunk_size = config.chunk_size
+        self.n_action_steps = config.n_action_steps
+        self.observes = config.n_obs_steps > 1
+        self._config, self._network, self._normaliser = config, network, normaliser
+        self._senses, self._action = senses, action
+        self._module = nn.ModuleDict({"diffusion": network, "normaliser": normaliser})
+        self._kept_size = None if config.vision is None else config.vision.kept_size
+        self._image_buffers = {port.buffer for port in senses.images}
+        kinds = {port.buffer: (self._kept_shape(port), torch.float32) for port in senses.ports}
+        self._history = History(config.n_obs_steps - 1, kinds)
+
+    def _kept_shape(self, port: Port) -> tuple[int, ...]:
+        if port.buffer in self._image_buffers and self._kept_size is not None:
+            return (3, *self._kept_size)
+        return port.shape
+
+    def config(self) -> Mapping[str, object]:
+        """See ``DiffusionConfig``, with keys in the network's order and their normalisation."""
+        return {
+            "type": self.family,
+            **self._config.to_dict(),
+            "observations": [port.key for port in self._senses.ports],
+            "normalisation": self._normaliser.modes(),
+        }
+
+    def module(self) -> nn.Module:
+        """Network and normalisers."""
+        return self._module
+
+    def layout(self) -> tuple[BufferSpec, ...]:
+        """See the class."""
+        config = self._config
+        drawn = (self._network.schedule.n_draws, 1, config.horizon, config.action_size)
+        return (
+            *self._history.specs(),
+            *noise.NOISE_SPECS,
+            BufferSpec(NOISE, drawn, torch.float32, Role.SCRATCH),
+            *(
+                BufferSpec(port.buffer, port.shape, torch.float32, Role.INPUT, port.unit)
+                for port in self._senses.ports
+            ),
+        )
+
+    def observations(self) -> tuple[Port, ...]:
+        """State, cameras, environment."""
+        return self._senses.ports
+
+    def action(self) -> Port:
+        """As given."""
+        return self._action
+
+    def reset_(self, state: Buffers) -> None:
+        """Forgets the observations."""
+        self._history.reset_(state)
+
+    def observe_(self, state: Buffers, inputs: Buffers) -> None:
+        """Takes in the observation of a control step, of images what is not cropped away."""
+        self._history.observe_(
+            state,
+            {port.buffer: self._present(port, inputs) for port in self._senses.ports},
+        )
+
+    def _present(self, port: Port, inputs: Buffers) -> torch.Tensor:
+        value = inputs[port.buffer]
+        if port.buffer in self._image_buffers and self._kept_size is not None:
+            return crop_centre(value, self._kept_size)
+        return value
+
+    def predict(
+        self, state: Buffers, inputs: Buffers, chunk_HA: torch.Tensor, outputs: Buffers
+    ) -> None:
+        """Denoises in the network's range; see ``ChunkPredictor.predict``."""
+
+        def seen(port: Port) -> torch.Tensor:
+            present = self._present(port, inputs)
+            known = self._history.with_present(state, port.buffer, present)
+            return self._normaliser.normalise(port.key, known)
+
+        environment = self._senses.environment
+        condition_BD = self._network.condition(
+            seen(self._senses.state),
+            [seen(port) for port in self._senses.images],
+            None if environment is None else seen(environment),
+        )
+        self.draw_(outputs[NOISE], state)
+        sample_BHA = self._network.sample(condition_BD, outputs[NOISE])
+        chunk_HA.copy_(sample_BHA[0, self._config.n_obs_steps - 1 :])
+
+    def restore(self, actions: torch.Tensor) -> torch.Tensor:
+        """Actions in the units of the port."""
+        return self._normaliser.restore(actions)
+
+    def draw_(self, noise_NBHA: torch.Tensor, state: Buffers) -> None:
+        """Draws all noise of a plan; overridden where it is given.
+
+        Args:
+            noise_NBHA: Written.
+            state: Read only; the counter moves when the chunk is adopted.
+        """
+        noise.normal_(noise_NBHA, state, advance=False)
+
+    def adopt_(self, state: Buffers, outputs: Buffers) -> None:
+        """Moves the noise on."""
+        noise.advance_(state, noise.blocks_for(outputs[NOISE].numel()))
+
+
+def _check_shapes(config: DiffusionConfig, senses: Senses, action: Port) -> None:
+    image = () if config.vision is None else (3, *config.vision.image_size)
+    expected = [(config.state_size,), *[image] * config.cameras]
+    if config.environment_size:
+        expected.append((config.environment_size,))
+    found = [port.shape for port in senses.ports]
+    if found != expected or action.shape != (config.action_size,):
+        raise SpecError(
+            f"diffusion policy: expected observations of shapes {expected} and an action of "
+            f"{(config.action_size,)}, found {found} and {action.shape}"
+        )
