@@ -161,7 +161,7 @@ def test_warm_ups_are_counted_and_not_timed(monkeypatch: pytest.MonkeyPatch) -> 
     assert Options(warm_up=0).warm(4) == 0
 
 
-@pytest.mark.parametrize("name", ["copies", "step", "verbs", "rows", "segments"])
+@pytest.mark.parametrize("name", ["copies", "step", "verbs", "rows", "segments", "branches"])
 def test_every_timed_benchmark_warms_up_as_often_as_asked(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from flashrt_ros import cli
-from flashrt_ros.bench import copies, memory, predict, rows, segments, verbs
+from flashrt_ros.bench import branches, copies, memory, predict, rows, segments, verbs
 from flashrt_ros.bench.harness import Options
 from flashrt_ros.bench.report import Result, Row
 from flashrt_ros.bench.roofline import copy_us, gb_per_s, in_words
@@ -86,6 +86,22 @@ def test_segments(device: str) -> None:
 
 
 @pytest.mark.parametrize("device", DEVICES)
+def test_branches(device: str) -> None:
+    result = branches.run(Options(device, quick=True))
+    check_points(result)
+    sizes = [row.point.x for row in series(result, branches.BY_SIZE, branches.SWITCH) if row.point]
+    assert len(sizes) == 2
+    for name in ("materialise", branches.BEHIND):
+        found = series(result, branches.BY_SIZE, name)
+        assert [row.point.x for row in found if row.point] == sizes
+        assert all(row.floor for row in found)
+    previews = series(result, branches.BY_BRANCHES, "preview")
+    assert [row.point.x for row in previews if row.point] == [1, 4, 16]
+    assert all(row.floor for row in previews)
+    assert any("spare states are" in note for note in result.notes)
+
+
+@pytest.mark.parametrize("device", DEVICES)
 def test_memory_is_counted_to_the_byte(device: str) -> None:
     result = memory.run(Options(device, quick=True))
     check_points(result)
@@ -143,7 +159,7 @@ def test_the_page_for_thor_holds_what_the_command_prints() -> None:
         "full bandwidth",
         "snapshot, restore",
         "rollback, 1 MiB fixed",
-        "switch, driver calls",
+        "switch of one piece",
     )
     table = [series(result, predict.CURVE, name) for name in columns]
     for index, size_bytes in enumerate(predict.SIZES):

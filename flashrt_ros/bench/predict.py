@@ -18,8 +18,8 @@ START_US = 3.2
 """Of one ``cudaMemcpyAsync`` of 64 KiB on an H200, device time: ``bench copies --device cuda``."""
 SHARE = 0.85
 """Of an H200's 4800 GB/s, what a copy of 256 MiB there reaches: ``bench copies --device cuda``."""
-SWITCH_US, SWITCH_US_PER_MIB = 48.0, 0.0625
-"""Line through the driver's calls of a switch on an H200: 52 us at 64 MiB, 80 us at 512 MiB."""
+SWITCH_US, SWITCH_US_PER_MIB = 35.0, 10 / 256
+"""Of one piece of physical memory on an H200, see ``runtime/device/mapped_state.py``."""
 CURVE = "time by size of the state, predicted"
 
 
@@ -45,14 +45,14 @@ def run(bandwidth_gb_per_s: float) -> Result:
             _row(size_bytes, "snapshot, restore", predicted(size_bytes), least),
             _row(size_bytes, "rollback, all of it fixed", predicted(size_bytes), least),
             _row(size_bytes, "rollback, 1 MiB fixed", predicted(FIXED_BYTES), least, FIXED_BYTES),
-            _row(size_bytes, "switch, driver calls", switch_us, least, 0),
+            _row(size_bytes, "switch of one piece", switch_us, least, 0),
         ]
     result.notes += [
         f"a copy: {START_US} us + 2 x bytes / ({SHARE:g} x bandwidth); each byte is read and"
         " written. Both constants are those of an H200; at full bandwidth the first term is 0.",
         "A rollback along the own lineage copies the fixed part only, whatever the rows.",
-        f"switch: {SWITCH_US:g} us + {SWITCH_US_PER_MIB:g} us a MiB after the stream is drained:"
-        " calls of the driver, as fast as the host of an H200 makes them.",
+        f"switch: {SWITCH_US:g} us + {SWITCH_US_PER_MIB * 256:g} us for each 256 MiB of a piece,"
+        " once the stream is drained: calls of the driver, as the host of an H200 makes them.",
         "Caches are left out: what fits into one may be quicker.",
     ]
     return result
