@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flashrt_ros.errors import NoMemoryError
+from flashrt_ros.errors import AlreadyExistsError, NoMemoryError, StorageError
 from flashrt_ros.hardware.memory import in_words
 
 if TYPE_CHECKING:
@@ -45,12 +46,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="STATES",
         help="the node's parameter preview_sets (default: 1)",
     )
+    parser.add_argument(
+        "--contract",
+        type=Path,
+        metavar="FILE",
+        help="also write a contract to start from, with the policy's ports, to this new file",
+    )
     parser.add_argument("--json", action="store_true", help="print everything as JSON")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Prints declarations and forecast; 1 if the policy does not fit the device's memory."""
-    from flashrt_ros.policies.registry import load_policy
+    from flashrt_ros.policies.lerobot import families
+    from flashrt_ros.policies.lerobot.summary import summary
+    from flashrt_ros.policies.registry import find_checkpoint, load_policy
     from flashrt_ros.ros.trial import Trial
     from flashrt_ros.runtime.device import open_device
     from flashrt_ros.runtime.engine import complete_layout
@@ -61,7 +70,12 @@ def run(arguments: argparse.Namespace) -> int:
     store_bytes = check_int("--store-bytes", arguments.store_bytes, 1)
     depth = check_int("--rollback-depth", arguments.rollback_depth, 0)
     sets = check_int("--preview-sets", arguments.preview_sets, 0, MAX_PREVIEW_SETS)
-    policy = load_policy(arguments.policy)
+    checkpoint = find_checkpoint(arguments.policy)
+    policy = load_policy(arguments.policy) if checkpoint is None else families.make(checkpoint)
+    facts = None if checkpoint is None else summary(checkpoint)
+    if arguments.contract is not None:
+        rate_hz = None if facts is None else facts["rate_hz"]
+        _write_contract(arguments.contract, policy, rate_hz, arguments.policy)
     layout = complete_layout(policy)
     device = open_device(arguments.device)
     forecast = make_forecast(policy, layout, device, store_bytes, depth, Trial.STATES, sets)
@@ -71,10 +85,59 @@ def run(arguments: argparse.Namespace) -> int:
     except NoMemoryError as error:
         refusal = str(error)
     if arguments.json:
-        print(json.dumps(to_json(policy, layout, forecast, refusal), indent=2))
+        found = to_json(policy, layout, forecast, refusal)
+        if facts is not None:
+            found["checkpoint"] = facts
+        print(json.dumps(found, indent=2))
     else:
+        if facts is not None:
+            print("\n".join(_checkpoint(facts)), end="\n\n")
         print(report(policy, layout, forecast, refusal))
+        if arguments.contract is not None:
+            print(
+                f"\n{arguments.contract}: written; go through it line by line, then try it with"
+                f"\n    flashrt_ros check {arguments.policy} --contract {arguments.contract}"
+            )
     return 1 if refusal else 0
+
+
+def _write_contract(path: Path, policy: Policy, rate_hz: float | None, name: str) -> None:
+    from flashrt_ros.contract.template import make_template
+
+    text = make_template(policy.ports(), rate_hz, f"For the policy {name}")
+    try:
+        with path.open("x", encoding="utf-8") as file:
+            file.write(text)
+    except FileExistsError:
+        raise AlreadyExistsError(
+            f"{path}: expected no such file, found one; name another, so that no contract that "
+            "somebody worked on is lost"
+        ) from None
+    except OSError as error:
+        raise StorageError(f"{path}: cannot be written: {error.strerror}") from None
+
+
+def _checkpoint(facts: Mapping[str, Any]) -> Iterable[str]:
+    """What the summary of a LeRobot checkpoint says, for people."""
+    rate = f"{facts['rate_hz']:g} Hz" if facts["rate_hz"] is not None else "unknown"
+    names = (
+        facts["element_names"] or "unknown; copy the data set's meta/info.json beside config.json"
+    )
+    yield f"LeRobot checkpoint of type {facts['type']}, statistics in its {facts['statistics']}"
+    yield f"control rate of the recordings: {rate}"
+    yield f"names of elements: {names}"
+    yield f"keys of config.json that nothing reads: {', '.join(facts['unknown_keys']) or 'none'}"
+    yield ""
+    rows = [("feature", "kind", "shape", "normalisation")]
+    for item in facts["features"]:
+        row = (
+            item["name"],
+            item["kind"],
+            _shape(item["shape"]),
+            item["normalisation"] or "not read",
+        )
+        rows.append(row)
+    yield from _table(rows)
 
 
 def to_json(

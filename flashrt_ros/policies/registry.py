@@ -16,6 +16,7 @@ from pathlib import Path
 from flashrt_ros.errors import CheckpointError, InvalidArgumentError, NotFoundError
 from flashrt_ros.policies.checkpoint import CONFIG, read_config
 from flashrt_ros.policies.lerobot import families
+from flashrt_ros.policies.lerobot.checkpoint import LeRobotCheckpoint, read_checkpoint
 from flashrt_ros.runtime.policy import Policy
 
 GROUP = "flashrt_ros.policies"
@@ -61,11 +62,11 @@ def load_policy(name: str | Path) -> Policy:
     directory = Path(name)
     text = str(name)
     if directory.is_dir():
-        config = read_config(directory)
-        family = config["type"]
+        checkpoint = find_checkpoint(directory)
+        if checkpoint is not None:
+            return families.make(checkpoint)
+        family = read_config(directory)["type"]
         target = available_policies().get(family)
-        if target is None and families.is_lerobot(config):
-            return families.load(directory)
         if target is None:
             raise CheckpointError(
                 f"{directory / CONFIG}: type: found {family!r}, expected one of "
@@ -81,6 +82,21 @@ def load_policy(name: str | Path) -> Policy:
             f"are {list(available_policies())}; or name a factory as 'package.module:factory'"
         )
     return _make(target, None)
+
+
+def find_checkpoint(name: str | Path) -> LeRobotCheckpoint | None:
+    """The LeRobot checkpoint that ``load_policy`` would make a policy from; None for others.
+
+    Raises:
+        CheckpointError: The directory is wrong.
+    """
+    directory = Path(name)
+    if not directory.is_dir():
+        return None
+    config = read_config(directory)
+    if config["type"] in available_policies() or not families.is_lerobot(config):
+        return None
+    return read_checkpoint(directory)
 
 
 def _make(target: str, directory: Path | None) -> Policy:

@@ -20,6 +20,7 @@ from flashrt_ros.policies.checkpoint import CONFIG, WEIGHTS, read_tensors
 from flashrt_ros.policies.lerobot.feature import ACTION, Feature, Kind, read_features
 from flashrt_ros.policies.lerobot.json_file import read_object
 from flashrt_ros.policies.lerobot.processor import POSTPROCESSOR, PREPROCESSOR, Step, read_steps
+from flashrt_ros.policies.lerobot.recording import Recording, read_recording
 from flashrt_ros.policies.lerobot.settings import Settings
 
 STATISTICS_IN_WEIGHTS = ("normalize_inputs.", "normalize_targets.", "unnormalize_outputs.")
@@ -37,6 +38,7 @@ class LeRobotCheckpoint:
         settings: The same for typed access, which keeps account of what was read.
         input_features: Name to feature, in the order of the file.
         output_features: The same for outputs.
+        recording: What is known of the recordings that it learned from.
         preprocessor: Steps before the network; None where there is no such file.
         postprocessor: Steps behind the network; None where there is no such file.
     """
@@ -47,6 +49,7 @@ class LeRobotCheckpoint:
     settings: Settings = field(repr=False)
     input_features: Mapping[str, Feature]
     output_features: Mapping[str, Feature]
+    recording: Recording = field(repr=False)
     preprocessor: tuple[Step, ...] | None = field(repr=False)
     postprocessor: tuple[Step, ...] | None = field(repr=False)
 
@@ -122,13 +125,15 @@ def read_checkpoint(directory: Path | str) -> LeRobotCheckpoint:
             "model and save that"
         )
     settings.ignore("use_amp")
+    recording = read_recording(directory)
     return LeRobotCheckpoint(
         directory=directory,
         type=family,
         config=MappingProxyType(config),
         settings=settings,
-        input_features=read_features(settings, "input_features"),
-        output_features=read_features(settings, "output_features"),
+        input_features=recording.name(read_features(settings, "input_features")),
+        output_features=recording.name(read_features(settings, "output_features")),
+        recording=recording,
         preprocessor=read_steps(directory, PREPROCESSOR),
         postprocessor=read_steps(directory, POSTPROCESSOR),
     )

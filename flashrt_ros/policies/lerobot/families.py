@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
-from pathlib import Path
 from typing import cast
 
 from flashrt_ros.errors import CheckpointError
 from flashrt_ros.policies.checkpoint import CONFIG
-from flashrt_ros.policies.lerobot.checkpoint import LeRobotCheckpoint, read_checkpoint
+from flashrt_ros.policies.lerobot.checkpoint import LeRobotCheckpoint
 from flashrt_ros.runtime.policy import Policy
 
 FAMILIES: dict[str, str] = {
@@ -24,20 +23,11 @@ def is_lerobot(config: dict[str, object]) -> bool:
     return config.get("type") in FAMILIES or "input_features" in config or "input_shapes" in config
 
 
-def load(directory: Path) -> Policy:
-    """Makes the policy of a checkpoint directory.
-
-    Raises:
-        CheckpointError: The checkpoint is wrong, or of a type that is not run here.
-    """
-    return make(read_checkpoint(directory))
-
-
 def make(checkpoint: LeRobotCheckpoint) -> Policy:
     """Makes the policy of a checkpoint.
 
     Raises:
-        CheckpointError: As in ``load``.
+        CheckpointError: The checkpoint is wrong, or of a type that is not run here.
     """
     module = FAMILIES.get(checkpoint.type)
     if module is None:
