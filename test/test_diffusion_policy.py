@@ -176,6 +176,14 @@ def test_directories_of_every_age_give_the_same_actions(version: str, tmp_path: 
     assert torch.equal(*runs)
 
 
+def test_it_is_made_for_inference(tmp_path: Path) -> None:
+    """A batch norm that still trains would learn from the robot's camera."""
+    options = {"cameras": 1, "use_group_norm": False}
+    module = load_policy(write(tmp_path, **options)).module()
+    assert any(isinstance(part, torch.nn.BatchNorm2d) for part in module.modules())
+    assert not any(part.training for part in module.modules())
+
+
 def test_weights_of_a_compiled_network_are_read(tmp_path: Path) -> None:
     directory = write(tmp_path)
     expected = load_policy(directory).module().state_dict()

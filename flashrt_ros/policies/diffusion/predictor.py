@@ -85,7 +85,7 @@ class DiffusionPredictor(ChunkPredictor):
         self.observes = config.n_obs_steps > 1
         self._config, self._network, self._normaliser = config, network, normaliser
         self._senses, self._action = senses, action
-        self._module = nn.ModuleDict({"diffusion": network, "normaliser": normaliser})
+        self._module = nn.ModuleDict({"diffusion": network, "normaliser": normaliser}).eval()
         self._kept_size = None if config.vision is None else config.vision.kept_size
         self._image_buffers = {port.buffer for port in senses.images}
         kinds = {port.buffer: (self._kept_shape(port), torch.float32) for port in senses.ports}
