@@ -106,7 +106,7 @@ def test_defaults_are_for_sensors_and_for_safety() -> None:
         (
             "observations.0.parts.0.type",
             "std_msgs/msg/Float64MultiArray",
-            "field: expected one of",
+            "field: expected numbers of a std_msgs/msg/Float64MultiArray.*it has layout, data",
         ),
         ("observations.0.fill", 1.0, r"\[0\].fill: expected this key only with `optional: true`"),
         ("observations.0.max_age_ms", 0, "max_age_ms: expected a finite number above 0"),

@@ -95,7 +95,8 @@ def test_pixels_are_those_of_the_slow_reference(
         found = pixels_of(received)
         assert found.shape == wanted.shape
         tolerance = 1 if kind.even[1] else 0  # the formula's digits are rounded
-        same = np.isclose(found.astype(float), wanted, rtol=0, atol=tolerance, equal_nan=True)
+        with np.errstate(invalid="ignore"):  # random bytes make signalling NaNs
+            same = np.isclose(found.astype(float), wanted, rtol=0, atol=tolerance, equal_nan=True)
         assert same.all()
 
 

@@ -19,7 +19,7 @@ from flashrt_ros.msg import CapsuleEvent, CapsuleInfo, PolicyStatus
 
 from flashrt_ros import srv
 from flashrt_ros.contract import ActionShaper, Contract, InputStamp, Sampler
-from flashrt_ros.errors import ErrorCode
+from flashrt_ros.errors import ContractError, ErrorCode
 from flashrt_ros.ros import messages
 from flashrt_ros.ros.diagnostics import Level, input_entry, motion_entry, timing_entry
 from flashrt_ros.ros.intake import InputFigures
@@ -240,3 +240,12 @@ def test_ring_keeps_the_newest() -> None:
     for value in (1.0, 2.0, 3.0, 4.0):
         ring.add(value)
     assert ring.percentiles(0, 100) == (2.0, 4.0)
+
+
+def test_a_message_type_that_is_not_installed_is_named() -> None:
+    for name, words in (
+        ("hand_msgs/msg/Hand", r"package 'hand_msgs' .*install ros-\$ROS_DISTRO-hand-msgs"),
+        ("sensor_msgs/msg/Hand", "sensor_msgs"),
+    ):
+        with pytest.raises(ContractError, match=words):
+            messages.interface(name)

@@ -6,7 +6,10 @@ import functools
 import struct
 from typing import Any
 
+from flashrt_ros.contract.definitions import typestore
 from flashrt_ros.errors import ContractError
+
+__all__ = ["MAX_TRAILING_BYTES", "deserialize", "peek_stamp", "typestore"]
 
 MAX_TRAILING_BYTES = 15
 """Bytes behind a message that are forgiven; more is another message type.
@@ -18,14 +21,6 @@ array of doubles: 12 for a JointState, of unwritten memory.
 
 ENCAPSULATIONS = {b"\x00\x00": "deserialize_cdr_be", b"\x00\x01": "deserialize_cdr_le"}
 """Plain CDR, big and little endian; what ROS 2 writes for messages without optional members."""
-
-
-@functools.cache
-def typestore() -> Any:
-    """The message definitions of ROS 2 Jazzy, loaded at first use."""
-    from rosbags.typesys import Stores, get_typestore
-
-    return get_typestore(Stores.ROS2_JAZZY)
 
 
 @functools.cache

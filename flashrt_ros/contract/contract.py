@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from flashrt_ros.contract.check import cautions, check_ports
+from flashrt_ros.contract.definitions import add_definitions
 from flashrt_ros.contract.entries import read_observation, read_output, read_start
 from flashrt_ros.contract.schema import KEYS, Observation, Output, Qos, Source, Start
 from flashrt_ros.contract.section import Section, parse
@@ -71,6 +72,10 @@ class Contract:
         top = Section(value, "", source, KEYS["contract"])
         if (version := top.integer("version", least=1)) != VERSION:
             top.fail("version", f"{VERSION}, the only one that this package reads", version)
+        if top.has("message_definitions"):
+            add_definitions(
+                Path(source).parent / path for path in top.names("message_definitions")
+            )
         rate_hz = top.number("control_rate_hz", least=0.01, most=1000.0)
         observations = tuple(
             read_observation(section)

@@ -1,13 +1,11 @@
 """From messages to float32 vectors, the same for CDR bytes, rosbags objects and rclpy objects.
 
-A message type is one entry of ``INPUT_TYPES``; nothing else in the package knows its fields.
+``input_types`` says where a message keeps its numbers; this file brings them into order.
 """
 
 from __future__ import annotations
 
 import functools
-import operator
-from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,81 +13,12 @@ import numpy as np
 import numpy.typing as npt
 
 from flashrt_ros.contract.cdr import deserialize
-from flashrt_ros.contract.image.schema import IMAGE_TYPES
+from flashrt_ros.contract.definitions import require_type
+from flashrt_ros.contract.input_types import input_field, is_stamped
 from flashrt_ros.contract.schema import Part
 from flashrt_ros.errors import ContractError
 
 Vector = npt.NDArray[np.float32]
-
-
-@dataclass(frozen=True)
-class InputField:
-    """How one field of a message type is read.
-
-    Attributes:
-        values: Message to its numbers, in the message's own order.
-        labels: Names of the numbers where the type fixes them, else empty.
-        names: Message to the names that it carries; None where the type carries none.
-    """
-
-    values: Callable[[Any], Any]
-    labels: tuple[str, ...] = ()
-    names: Callable[[Any], Sequence[str]] | None = None
-
-
-@dataclass(frozen=True)
-class InputType:
-    """How one message type is read.
-
-    Attributes:
-        fields: By the word that the contract uses.
-        stamped: Whether it has a header.
-    """
-
-    fields: Mapping[str, InputField]
-    stamped: bool = True
-
-
-def _joint(field: str) -> InputField:
-    return InputField(operator.attrgetter(field), names=operator.attrgetter("name"))
-
-
-def _struct(*paths: str, labels: tuple[str, ...]) -> InputField:
-    return InputField(operator.attrgetter(*paths), labels=labels)
-
-
-def _array_without_offset(message: Any) -> Any:
-    if message.layout.data_offset != 0:
-        raise ContractError(
-            f"expected layout.data_offset 0, found {message.layout.data_offset}: padded arrays "
-            "are not supported"
-        )
-    return message.data
-
-
-_XYZ = ("x", "y", "z")
-_POSITION = tuple(f"pose.position.{axis}" for axis in _XYZ)
-_ORIENTATION = tuple(f"pose.orientation.{axis}" for axis in (*_XYZ, "w"))
-
-INPUT_TYPES: Mapping[str, InputType] = {
-    "sensor_msgs/msg/JointState": InputType(
-        {field: _joint(field) for field in ("position", "velocity", "effort")}
-    ),
-    "std_msgs/msg/Float64MultiArray": InputType(
-        {"data": InputField(_array_without_offset)}, stamped=False
-    ),
-    "geometry_msgs/msg/PointStamped": InputType(
-        {"point": _struct("point.x", "point.y", "point.z", labels=_XYZ)}
-    ),
-    "geometry_msgs/msg/PoseStamped": InputType(
-        {
-            "position": _struct(*_POSITION, labels=_XYZ),
-            "orientation": _struct(*_ORIENTATION, labels=(*_XYZ, "w")),
-            "pose": _struct(*_POSITION, *_ORIENTATION, labels=(*_XYZ, "qx", "qy", "qz", "qw")),
-        }
-    ),
-}
-"""Every message type that an observation can come from."""
 
 
 @dataclass(frozen=True)
@@ -116,34 +45,30 @@ class Decoded:
         """
         return _reader(part)(self)
 
-    def carries_names(self) -> bool:
+    def carries_names(self, part: Part) -> bool:
         """False for a message of a type with names that has left them empty."""
-        kind = INPUT_TYPES.get(self.type)
-        fields = kind.fields.values() if kind is not None else ()
-        return all(field.names is None or len(field.names(self.message)) > 0 for field in fields)
+        names = input_field(part.type, part.field, part.names_field).names
+        return names is None or len(names(self.message)) > 0
 
 
 def decode(type_name: str, message: Any) -> Decoded:
     """Decodes serialized bytes, or takes a message object as it is.
 
     Args:
-        type_name: Full type name, one of ``INPUT_TYPES``.
+        type_name: Full type name.
         message: CDR (bytes, bytearray or memoryview), or a rosbags or rclpy message object.
 
     Raises:
-        ContractError: Type not supported, another type, or damaged bytes; names type and sizes.
+        ContractError: Type not defined, another type, or damaged bytes; names type and sizes.
     """
-    kind = INPUT_TYPES.get(type_name)
-    if kind is None and type_name not in IMAGE_TYPES:
-        known = ", ".join((*INPUT_TYPES, *IMAGE_TYPES))
-        raise ContractError(f"message type {type_name}: expected one of {known}")
+    require_type(type_name)
     trailing = 0
     if isinstance(message, (bytes, bytearray, memoryview)):
         message, trailing = deserialize(type_name, message)
     elif (found := _type_of(message)) != type_name:
         raise ContractError(f"expected a message of type {type_name}, found {found}")
     stamp_ns = 0
-    if kind is None or kind.stamped:
+    if is_stamped(type_name):
         stamp = message.header.stamp
         stamp_ns = int(stamp.sec) * 1_000_000_000 + int(stamp.nanosec)
     return Decoded(type_name, message, stamp_ns, trailing)
@@ -167,7 +92,7 @@ class PartReader:
     def __init__(self, part: Part) -> None:
         """Prepares for the part's type and field."""
         self.part = part
-        self._field = INPUT_TYPES[part.type].fields[part.field]
+        self._field = input_field(part.type, part.field, part.names_field)
         self._fixed = self._field.labels or (
             () if self._field.names else (part.positional or part.names)
         )

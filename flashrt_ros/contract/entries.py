@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import re
 from collections.abc import Mapping
 from typing import Any
 
-from flashrt_ros.contract.conversions import INPUT_TYPES
+from flashrt_ros.contract.definitions import require_type
 from flashrt_ros.contract.image.entry import read_image
 from flashrt_ros.contract.image.schema import KEYS as IMAGE_KEYS
+from flashrt_ros.contract.input_types import INPUT_TYPES, input_field
 from flashrt_ros.contract.messages import OUTPUT_TYPES
 from flashrt_ros.contract.schema import KEYS, Observation, Output, Part, Qos, Start
 from flashrt_ros.contract.section import Section, as_number
+from flashrt_ros.errors import ContractError
 
 TOPIC = re.compile(r"(~/|/)?[A-Za-z_][A-Za-z0-9_]*(/[A-Za-z_][A-Za-z0-9_]*)*")
 COMMAND_QOS = Qos(reliability="reliable")
@@ -43,13 +46,33 @@ def _elements(section: Section, count: int) -> tuple[str, ...]:
     return elements
 
 
+def _hint(type_name: str, field: str, error: ContractError) -> str:
+    near = difflib.get_close_matches(field, list(INPUT_TYPES.get(type_name, ())), 1)
+    return f"{error}; did you mean {near[0]!r}?" if near else str(error)
+
+
 def _part(section: Section, qos: Qos) -> Part:
-    type_name = section.text("type", choices=tuple(INPUT_TYPES))
-    fields = INPUT_TYPES[type_name].fields
-    field = section.text("field", choices=tuple(fields))
+    type_name = section.text("type", expected="a message type such as sensor_msgs/msg/Imu")
+    try:
+        require_type(type_name)
+    except ContractError as error:
+        section.fail("type", "a message type whose definition is known", type_name, str(error))
+    field = section.text("field", expected="a field, or a path such as pose.pose.position")
+    names_field = section.text("names_field", "")
+    try:
+        reading = input_field(type_name, field, names_field)
+    except ContractError as error:
+        section.fail("field", f"numbers of a {type_name}", field, _hint(type_name, field, error))
     names = section.names("names")
     positional = section.names("positional", ())
-    labels = fields[field].labels
+    labels = reading.labels
+    if reading.length and len(positional or names) != reading.length:
+        section.fail(
+            "positional" if positional else "names",
+            f"{reading.length} names, one for each number in {field}"
+            + ("" if positional else "; or all of them in `positional`"),
+            list(positional or names),
+        )
     if positional and labels:
         section.fail("positional", f"no such key for {type_name}, it has names", list(positional))
     for name in names:
@@ -62,6 +85,7 @@ def _part(section: Section, qos: Qos) -> Part:
         names=names,
         elements=_elements(section, len(names)),
         positional=positional,
+        names_field=names_field,
         unit=section.text("unit", ""),
         qos=_qos(section, qos),
         path=section.path,

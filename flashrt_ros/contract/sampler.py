@@ -194,8 +194,9 @@ class Sampler:
         found = []
         if decoded.stamp_ns == 0:
             found.append(f"topic {topic!r}: unstamped, the receive time is used")
-        if not decoded.carries_names() and any(
-            isinstance(r, PartReader) and r.part.positional for r in state.readers
+        if any(
+            isinstance(r, PartReader) and r.part.positional and not decoded.carries_names(r.part)
+            for r in state.readers
         ):
             found.append(f"topic {topic!r}: no joint names in the message, `positional` is used")
         if decoded.trailing_bytes > MAX_PADDING:

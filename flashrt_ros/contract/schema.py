@@ -16,6 +16,7 @@ KEYS: Mapping[str, tuple[str, ...]] = {
     "contract": (
         "version",
         "robot",
+        "message_definitions",
         "control_rate_hz",
         "on_time_jump",
         "observations",
@@ -33,7 +34,17 @@ KEYS: Mapping[str, tuple[str, ...]] = {
         "parts",
         "image",
     ),
-    "part": ("topic", "type", "field", "names", "elements", "positional", "unit", "qos"),
+    "part": (
+        "topic",
+        "type",
+        "field",
+        "names",
+        "elements",
+        "positional",
+        "names_field",
+        "unit",
+        "qos",
+    ),
     "action": (
         "topic",
         "type",
@@ -63,10 +74,12 @@ class Part:
     Attributes:
         topic: As the contract writes it; the node resolves it.
         type: Full type name such as ``sensor_msgs/msg/JointState``.
-        field: Field of the message, see ``conversions.INPUT_TYPES``.
+        field: Field of the message, see ``input_types``.
         names: Names in the message, in the order of the policy's elements.
         elements: The policy's own names for them; empty where it uses the same.
         positional: Names by position for messages that carry none; empty: such are refused.
+        names_field: Path of the texts that name the elements of ``field``; empty: as the type
+            has it.
         unit: Unit of all of them; empty where none is given.
         qos: Of the subscription.
         path: Key path in the file, for messages.
@@ -78,6 +91,7 @@ class Part:
     names: tuple[str, ...]
     elements: tuple[str, ...] = ()
     positional: tuple[str, ...] = ()
+    names_field: str = ""
     unit: str = ""
     qos: Qos = dataclasses.field(default_factory=Qos)
     path: str = ""

@@ -13,6 +13,7 @@ from typing import Any
 from builtin_interfaces.msg import Time
 
 from flashrt_ros.contract import InputStamp
+from flashrt_ros.errors import ContractError
 from flashrt_ros.msg import (
     ActionChunk,
     CapsuleEvent,
@@ -34,9 +35,20 @@ _SEQUENCE = re.compile(r"sequence<(\w+/\w+)(?:, \d+)?>|(\w+/\w+)\[\d+\]")
 
 @functools.cache
 def interface(type_name: str) -> Any:
-    """The class of a full type name such as ``sensor_msgs/msg/JointState``."""
+    """The class of a full type name such as ``sensor_msgs/msg/JointState``.
+
+    Raises:
+        ContractError: The package is not installed here, or has no such message.
+    """
     package, kind, name = type_name.split("/")
-    return getattr(importlib.import_module(f"{package}.{kind}"), name)
+    try:
+        return getattr(importlib.import_module(f"{package}.{kind}"), name)
+    except (ImportError, AttributeError) as error:
+        raise ContractError(
+            f"message type {type_name}: expected Python package {package!r} with it, found none "
+            f"({error}); source the workspace that holds it, or install ros-$ROS_DISTRO-"
+            f"{package.replace('_', '-')}"
+        ) from error
 
 
 def _element(message: Any, field: str) -> Any:
