@@ -169,7 +169,9 @@ def test_every_timed_benchmark_warms_up_as_often_as_asked(
     module = importlib.import_module(f"flashrt_ros.bench.{name}")
     found = module if hasattr(module, "interleave") else growing
 
-    def counted(cases: object, rounds: int, device: object, warm_up: int = 3) -> object:
+    def counted(
+        cases: object, rounds: int, device: object, warm_up: int = 3, **_: object
+    ) -> object:
         asked.append(warm_up)
         return interleave(cases, 1, device, 0)  # type: ignore[arg-type]
 

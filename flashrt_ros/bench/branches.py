@@ -87,7 +87,11 @@ def _parts(result: Result, options: Options, size_bytes: int) -> str:
         BEHIND: Case(behind, place(0), memory.place_live),
     }
     samples = interleave(
-        cases, options.rounds(200 if options.cuda else 30), session.device, options.warm()
+        cases,
+        options.rounds(200 if options.cuda else 30),
+        session.device,
+        options.warm(),
+        device_times=False,
     )
     _add_parts(result, samples, copy_name, size_bytes, moved_bytes)
     session.close()
@@ -135,7 +139,11 @@ def _previews(result: Result, options: Options, size_bytes: int) -> None:
         cases[f"{count} x (restore, step)"] = Case(one_by_one(count))
         cases[f"preview of {count}"] = Case(preview(count))
     samples = interleave(
-        cases, options.rounds(100 if options.cuda else 20), session.device, options.warm()
+        cases,
+        options.rounds(100 if options.cuda else 20),
+        session.device,
+        options.warm(),
+        device_times=False,
     )
     size = in_words(size_bytes)
     for count in BRANCHES:

@@ -78,7 +78,11 @@ class Samples:
 
 
 def interleave(
-    cases: Mapping[str, Case], rounds: int, device: Device, warm_up: int = 3
+    cases: Mapping[str, Case],
+    rounds: int,
+    device: Device,
+    warm_up: int = 3,
+    device_times: bool = True,
 ) -> dict[str, Samples]:
     """Times all cases in turn, round by round, so that what drifts falls on all alike.
 
@@ -87,6 +91,8 @@ def interleave(
         rounds: Samples of each.
         device: Its control lane is bound; work of the cases must go there.
         warm_up: Rounds before, whose times are thrown away.
+        device_times: On CUDA each case is called twice a round, for its time on the device as
+            well; False for those that wait for the device by themselves, or work on other lanes.
     """
     samples = {name: Samples() for name in cases}
     names = list(cases)
@@ -96,7 +102,7 @@ def interleave(
             for name in names[shift:] + names[:shift]:
                 found = samples[name] if index >= 0 else Samples()
                 _time_wall(cases[name], found, device)
-                if device.torch_device.type == "cuda":
+                if device_times and device.torch_device.type == "cuda":
                     _time_device(cases[name], found, device)
     return samples
 
