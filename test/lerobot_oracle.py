@@ -6,8 +6,6 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
-import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -15,29 +13,10 @@ from typing import Any
 import pytest
 import torch
 
+from flashrt_ros.bench.lerobot_peer import allow_any_torchvision, installed
+
 WHY_NOT = "LeRobot is not installed; scripts/oracle.sh installs it and runs these tests"
-ABSENT = importlib.util.find_spec("lerobot") is None
-oracle = [pytest.mark.oracle, pytest.mark.skipif(ABSENT, reason=WHY_NOT)]
-_LIBRARIES: list[Any] = []
-
-
-def allow_any_torchvision() -> None:
-    """Lets torchvision be imported that was built for another torch.
-
-    Its import declares what two compiled operators make of shapes, and fails where they could not
-    be loaded. Nothing here calls them, so it is enough that they have a schema.
-    """
-    try:
-        importlib.import_module("torchvision")
-        return
-    except RuntimeError:
-        for name in [n for n in sys.modules if n.split(".")[0] == "torchvision"]:
-            del sys.modules[name]
-    library = torch.library.Library("torchvision", "DEF")
-    for name in ("nms", "qnms"):
-        library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-    _LIBRARIES.append(library)
-    importlib.import_module("torchvision")
+oracle = [pytest.mark.oracle, pytest.mark.skipif(not installed(), reason=WHY_NOT)]
 
 
 def save(directory: Path, settings: Mapping[str, Any], stats: Any, seed: int = 0) -> Path:

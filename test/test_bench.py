@@ -128,7 +128,7 @@ def test_a_broken_promise_of_sameness_is_code_1(
 def test_command_lists_and_refuses(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["bench", "--list"]) == 0
     listed = [line.split()[0] for line in capsys.readouterr().out.splitlines()]
-    assert listed == [*BENCHMARKS, "predict"]
+    assert listed == [*BENCHMARKS, "policy", "predict"]
     assert cli.main(["bench", "speed"]) == 2
     assert "no benchmark speed; there are copies, step, verbs" in capsys.readouterr().err
 
@@ -142,6 +142,8 @@ def test_command_lists_and_refuses(capsys: pytest.CaptureFixture[str]) -> None:
         (["step", "--bandwidth-gbs", "273"], "--bandwidth-gbs belongs to predict"),
         (["step", "--from", "figures.json"], "--from: expected no names, found step"),
         (["--from", "no/such.json"], "no/such.json: no such file"),
+        (["policy"], "policy and --policy belong together"),
+        (["step", "--policy", "hold"], "policy and --policy belong together"),
         (["step", "--warm-up", "-1"], "--warm-up: expected 0 or more, found -1"),
     ],
 )

@@ -25,15 +25,26 @@ BENCHMARKS: dict[str, str] = {
     "services": "round trips of the node's services beside a bare Trigger server",
     "startup": "process start and configure to the first action",
 }
+POLICY = "policy"
+OF_A_POLICY = "plan, act and control steps of any policy, beside LeRobot's on its checkpoints"
 PREDICT = "predict"
 PREDICTION = "copy, rollback and switch of a memory that is not here, on paper"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the options of ``bench``."""
-    names = f"of {', '.join(BENCHMARKS)}; all by default. Or {PREDICT}: {PREDICTION}"
+    names = (
+        f"of {', '.join(BENCHMARKS)}; all by default. Or {POLICY}: {OF_A_POLICY}; or {PREDICT}:"
+        f" {PREDICTION}"
+    )
     parser.add_argument("names", nargs="*", metavar="NAME", help=names)
     parser.add_argument("--device", default="cpu", help="cpu, cuda or cuda:N (default: cpu)")
+    parser.add_argument(
+        "--policy",
+        default="",
+        metavar="NAME",
+        help=f"of {POLICY}: directory with config.json, registered name, or module:factory",
+    )
     parser.add_argument("--quick", action="store_true", help="few samples: see that it works")
     parser.add_argument(
         "--warm-up",
@@ -64,7 +75,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Runs the benchmarks named, all by default; 1 if what must always be the same was not."""
     if arguments.list:
-        for name, title in {**BENCHMARKS, PREDICT: PREDICTION}.items():
+        for name, title in {**BENCHMARKS, POLICY: OF_A_POLICY, PREDICT: PREDICTION}.items():
             print(f"{name:<10} {title}")
         return 0
     _check(arguments)
@@ -92,10 +103,15 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _check(arguments: argparse.Namespace) -> None:
-    unknown = [name for name in arguments.names if name not in (*BENCHMARKS, PREDICT)]
+    known = (*BENCHMARKS, POLICY, PREDICT)
+    unknown = [name for name in arguments.names if name not in known]
     if unknown:
         raise InvalidArgumentError(
-            f"no benchmark {', '.join(unknown)}; there are {', '.join((*BENCHMARKS, PREDICT))}"
+            f"no benchmark {', '.join(unknown)}; there are {', '.join(known)}"
+        )
+    if bool(arguments.policy) != (POLICY in arguments.names):
+        raise InvalidArgumentError(
+            f"{POLICY} and --policy belong together: flashrt_ros bench {POLICY} --policy DIRECTORY"
         )
     if arguments.source is not None and arguments.names:
         raise InvalidArgumentError(
@@ -124,7 +140,9 @@ def _measure(arguments: argparse.Namespace) -> Figures:
     from flashrt_ros.bench.report import facts_table, table
 
     torch.set_num_threads(1)
-    options = Options(arguments.device, arguments.quick, arguments.warm_up)
+    options = Options(
+        arguments.device, arguments.quick, arguments.warm_up, policy=arguments.policy
+    )
     top = facts(options)
     print(facts_table(top), flush=True)
     results = []

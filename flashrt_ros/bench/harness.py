@@ -27,11 +27,13 @@ class Options:
         quick: Few samples of small sizes, to see that a benchmark works.
         warm_up: What is done so often before anything is timed; None: as often as each benchmark
             finds enough. Clocks of an integrated GPU take some 300 replays to settle.
+        policy: Name or directory of the policy that the benchmark ``policy`` measures.
     """
 
     device: str = "cpu"
     quick: bool = False
     warm_up: int | None = None
+    policy: str = ""
 
     @property
     def cuda(self) -> bool:

@@ -1,0 +1,82 @@
+"""LeRobot itself on the same checkpoint, where it is installed: the peer that others compare with.
+
+Our package never needs it. Everything is imported by name, since nothing here may depend on it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+_LIBRARIES: list[Any] = []
+
+
+def installed() -> bool:
+    """Whether LeRobot can be imported."""
+    return importlib.util.find_spec("lerobot") is not None
+
+
+def allow_any_torchvision() -> None:
+    """Lets torchvision be imported that was built for another torch.
+
+    Its import declares what two compiled operators make of shapes, and fails where they could not
+    be loaded. No policy here calls them, so it is enough that they have a schema.
+    """
+    try:
+        importlib.import_module("torchvision")
+        return
+    except RuntimeError:
+        for name in [n for n in sys.modules if n.split(".")[0] == "torchvision"]:
+            del sys.modules[name]
+    library = torch.library.Library("torchvision", "DEF")
+    for name in ("nms", "qnms"):
+        library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+    _LIBRARIES.append(library)
+    importlib.import_module("torchvision")
+
+
+class LeRobotPeer:
+    """A checkpoint as LeRobot runs it: processor, ``select_action``, processor.
+
+    Args:
+        directory: Of the checkpoint.
+        device: Where it runs, as torch names it.
+    """
+
+    def __init__(self, directory: Path, device: str) -> None:
+        allow_any_torchvision()
+        factory = importlib.import_module("lerobot.policies.factory")
+        configs = importlib.import_module("lerobot.configs.policies")
+        config = configs.PreTrainedConfig.from_pretrained(directory)
+        config.device = device
+        # Else they are fetched only to be overwritten by the checkpoint's.
+        config.pretrained_backbone_weights = None
+        made = factory.get_policy_class(config.type).from_pretrained(directory, config=config)
+        self.policy = made.to(device).eval()
+        self._before, self._behind = factory.make_pre_post_processors(
+            config,
+            pretrained_path=str(directory),
+            preprocessor_overrides={"device_processor": {"device": device}},
+        )
+
+    def reset(self) -> None:
+        """Begins an episode: the next step plans."""
+        self.policy.reset()
+
+    @torch.no_grad()
+    def step(self, observation: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        """Returns the action ``(A,)`` of one control step, on the host.
+
+        Args:
+            observation: Name to tensor on the host, without a batch.
+        """
+        action: torch.Tensor = self._behind(
+            self.policy.select_action(self._before(dict(observation)))
+        )
+        return action[0]

@@ -1,0 +1,161 @@
+"""Any policy: its plan and its act, captured and plain, and whole control steps.
+
+On a LeRobot checkpoint LeRobot's own control steps are timed in turn with ours, if it is there.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+from flashrt_ros.bench import lerobot_peer
+from flashrt_ros.bench.harness import Case, Options, Samples, interleave
+from flashrt_ros.bench.report import Result, Row, make_row
+from flashrt_ros.errors import InvalidArgumentError
+from flashrt_ros.policies.checkpoint import read_config
+from flashrt_ros.policies.lerobot.families import is_lerobot
+from flashrt_ros.policies.registry import load_policy
+from flashrt_ros.runtime.buffers import Arena
+from flashrt_ros.runtime.device import Device, Lane, open_device
+from flashrt_ros.runtime.engine import complete_layout
+from flashrt_ros.runtime.graph import GraphPlan
+from flashrt_ros.runtime.policy import PlanKind, Policy
+from flashrt_ros.runtime.session import PolicySession
+from flashrt_ros.testing.episode import Episodes, Observation
+
+BUDGET_S = 30.0
+"""About what the rounds take together; at least ``FEWEST`` are made, whatever they take."""
+FEWEST, MOST = 7, 300
+
+
+def run(options: Options) -> Result:
+    """Measures the policy of the options.
+
+    Raises:
+        InvalidArgumentError: None was named.
+    """
+    if not options.policy:
+        raise InvalidArgumentError("policy: expected --policy, the name or directory of a policy")
+    policy = load_policy(options.policy)
+    device = open_device(options.device)
+    policy.module().to(device.torch_device).eval()
+    result = Result("policy", f"{policy.family}, {_parameters(policy) / 1e6:.1f} M parameters")
+    observation, following = _observations(policy)
+    with torch.no_grad():
+        calls = _calls(policy, device, observation, options.warm())
+        _measure(result, options, device, calls, "")
+    layout = complete_layout(policy)
+    capsule_bytes = layout.fixed_bytes + 2 * layout.capacity * layout.row_bytes
+    session = PolicySession(
+        policy,
+        options.device,
+        rollback_depth=0,
+        store_bytes=max(1 << 20, 2 * capsule_bytes),
+        warm_up=options.warm(),
+    )
+    steps = _steps(session.reset_, session.step, observation, following)
+    peer = _peer(options, result)
+    if peer is not None:
+        theirs = _steps(peer.reset, peer.step, observation, following)
+        _measure(result, options, device, {**_named("LeRobot", theirs), **steps}, "LeRobot: ")
+    else:
+        _measure(result, options, device, steps, "")
+    session.close()
+    result.notes += [
+        "plan, adopt, act: wall, until the work is done on the device.",
+        "step: observation in, action out; the first of an episode plans, the second does not.",
+    ]
+    return result
+
+
+def _parameters(policy: Policy) -> int:
+    return sum(weight.numel() for weight in policy.module().parameters())
+
+
+def _observations(policy: Policy) -> list[Observation]:
+    layout = complete_layout(policy)
+    ports = policy.ports()
+    dtypes = {port.key: layout.find(port.buffer).dtype for port in ports.observations}
+    return Episodes(ports, dtypes, None).make(0, 2)
+
+
+def _calls(
+    policy: Policy, device: Device, observation: Observation, warm_up: int
+) -> dict[str, Case]:
+    """Each call of the policy, over buffers of their own; on CUDA captured, too."""
+    arena = Arena(complete_layout(policy), device)
+    for port in policy.ports().observations:
+        arena.inputs[port.buffer].copy_(observation[port.key])
+    buffers = (arena.state, arena.inputs, arena.outputs)
+    plain: dict[str, Callable[[], None]] = {"act": lambda: policy.act(*buffers)}
+    if policy.plan_kind is not PlanKind.NONE:
+        plain = {
+            "plan": lambda: policy.plan(*buffers),
+            "adopt": lambda: policy.adopt(*buffers),
+            **plain,
+        }
+    cases = {}
+    with device.bind(Lane.CONTROL):
+        policy.reset_(arena.state)
+        device.synchronize()
+    for name, call in plain.items():
+        if device.torch_device.type == "cuda":
+            captured = GraphPlan(name, call, device)
+            captured.prepare(max(1, warm_up))
+            cases[name] = Case(captured.replay)
+            cases[f"{name}, not captured"] = Case(call)
+        else:
+            cases[name] = Case(call)
+    return cases
+
+
+def _steps(
+    reset: Callable[[], object],
+    step: Callable[[Observation], object],
+    observation: Observation,
+    following: Observation,
+) -> dict[str, Case]:
+    def begin() -> None:
+        reset()
+        step(observation)
+
+    return {
+        "first step": Case(lambda: step(observation), reset),
+        "second step": Case(lambda: step(following), begin),
+    }
+
+
+def _named(prefix: str, cases: dict[str, Case]) -> dict[str, Case]:
+    return {f"{prefix}: {name}": case for name, case in cases.items()}
+
+
+def _peer(options: Options, result: Result) -> lerobot_peer.LeRobotPeer | None:
+    directory = Path(options.policy)
+    if not directory.is_dir() or not is_lerobot(read_config(directory)):
+        return None
+    if not lerobot_peer.installed():
+        result.notes.append("LeRobot is not installed, so its steps are not beside ours.")
+        return None
+    return lerobot_peer.LeRobotPeer(directory, options.device)
+
+
+def _measure(
+    result: Result, options: Options, device: Device, cases: dict[str, Case], floor: str
+) -> None:
+    """Adds a row for each case; what has a namesake behind ``floor`` is held against it."""
+    rounds = options.rounds(_rounds(cases, device))
+    samples: dict[str, Samples] = interleave(cases, rounds, device, options.warm(1))
+    rows: dict[str, Row] = {}
+    for name, found in samples.items():
+        rows[name] = make_row(name, found.wall, floor=rows.get(floor + name) if floor else None)
+    result.rows += rows.values()
+
+
+def _rounds(cases: dict[str, Case], device: Device) -> int:
+    begun_s = time.perf_counter()
+    interleave(cases, 1, device, 0)
+    taken_s = time.perf_counter() - begun_s
+    return min(MOST, max(FEWEST, int(BUDGET_S / 2 / taken_s)))

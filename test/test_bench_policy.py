@@ -1,0 +1,68 @@
+"""The benchmark of any policy: every call is timed, and LeRobot's steps are held against ours."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from diffusion_files import write
+
+from flashrt_ros import cli
+from flashrt_ros.bench import lerobot_peer, policy
+from flashrt_ros.bench.harness import Options
+
+DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.cuda)]
+
+
+class Slow:
+    """Stands in for LeRobot."""
+
+    made: tuple[Path, str] | None = None
+    begun = 0
+
+    def __init__(self, directory: Path, device: str) -> None:
+        type(self).made = directory, device
+
+    def reset(self) -> None:
+        type(self).begun += 1
+
+    def step(self, observation: dict[str, torch.Tensor]) -> torch.Tensor:
+        assert set(observation) == {"observation.state", "observation.environment_state"}
+        return torch.zeros(2)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_calls_and_steps_of_a_checkpoint(
+    device: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lerobot_peer, "installed", lambda: True)
+    monkeypatch.setattr(lerobot_peer, "LeRobotPeer", Slow)
+    result = policy.run(Options(device, quick=True, policy=str(write(tmp_path))))
+    assert Slow.made == (tmp_path, device)
+    cases = {row.case: row for row in result.rows}
+    assert {"plan", "adopt", "act", "first step", "second step"} <= set(cases)
+    assert ("plan, not captured" in cases) == (device == "cuda")
+    for name in ("first step", "second step"):
+        assert cases[name].floor == f"LeRobot: {name}"
+        assert cases[name].ratio is not None
+    assert Slow.begun >= 2 * cases["LeRobot: second step"].n
+
+
+def test_without_lerobot_it_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lerobot_peer, "installed", lambda: False)
+    result = policy.run(Options(quick=True, policy=str(write(tmp_path))))
+    assert any("LeRobot is not installed" in note for note in result.notes)
+    assert all(row.floor == "" for row in result.rows)
+
+
+def test_a_policy_without_plans_has_its_act_alone() -> None:
+    result = policy.run(Options(quick=True, policy="cue_reach"))
+    assert [row.case for row in result.rows] == ["act", "first step", "second step"]
+    assert not any("LeRobot" in note for note in result.notes)
+
+
+def test_the_command_takes_a_directory(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["bench", "policy", "--quick", "--policy", str(write(tmp_path))]
+    assert cli.main(words) == 0
+    assert "== policy: " in capsys.readouterr().out
