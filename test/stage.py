@@ -207,6 +207,7 @@ class Stage:
             "device": "cpu",
             "seed": 7,
             "rollback_depth": 64,
+            "preview_sets": 1,
             "hold": False,
             "dry_run": False,
             "store_bytes": 1 << 20,

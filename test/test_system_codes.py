@@ -241,14 +241,11 @@ CASES: dict[str, Case] = {
         lambda stage: stage.ask("snapshot", tier="disk"),
         ("tier", "'disk'", "'device'"),
     ),
-    **{
-        f"UNSUPPORTED {name}": (
-            ErrorCode.UNSUPPORTED,
-            lambda stage, name=name: stage.ask(name),
-            (name, "nothing was done"),
-        )
-        for name in ("preview",)
-    },
+    "NOT_FOUND preview": (
+        ErrorCode.NOT_FOUND,
+        lambda stage: stage.ask("preview", names=["nobody"]),
+        ("'nobody'",),
+    ),
     "STATE_MISMATCH": (
         ErrorCode.STATE_MISMATCH,
         _load(lambda files: files.save(image_of(name="foreign"))),

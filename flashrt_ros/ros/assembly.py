@@ -49,6 +49,7 @@ def make_stepper(
         rollback_period_steps=settings["rollback_period_steps"],
         warm_up=settings["warm_up_replays"],
         spare_states=Trial.STATES,
+        preview_sets=settings["preview_sets"],
     )
     _introduce(session, outlet)
     session.host.task = check_task(settings["task"])

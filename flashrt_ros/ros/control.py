@@ -17,6 +17,7 @@ import torch
 
 from flashrt_ros.errors import DeadlineError, FlashRTError, NotConfiguredError
 from flashrt_ros.ros.handlers import Handlers
+from flashrt_ros.ros.previewer import RETRY_S
 from flashrt_ros.ros.records import Outlet
 from flashrt_ros.ros.stepper import Stepper
 from flashrt_ros.ros.verbs import QUEUE_LENGTH, Verb, VerbQueue, refusal
@@ -159,7 +160,13 @@ class Control:
                     self._carry_out(stepper, handlers, verb)
                 continue
             wait_s = IDLE_S if deadline_ns is None else (deadline_ns - now_ns) / 1e9
-            if (verb := self.queue.get(wait_s)) is not None:
+            waiting = stepper.previewer.waiting
+            verb = self.queue.get(0.0 if waiting else wait_s)
+            if verb is None and waiting:
+                if stepper.previewer.turn(self._clock_ns(), deadline_ns):
+                    continue
+                verb = self.queue.get(min(wait_s, RETRY_S))
+            if verb is not None:
                 self._carry_out(stepper, handlers, verb)
 
     def _tick(self, stepper: Stepper, now_ns: int) -> None:

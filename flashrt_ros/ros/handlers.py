@@ -11,7 +11,7 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from flashrt_ros.errors import UnsupportedError
+from flashrt_ros.errors import StaleInputError, UnsupportedError
 from flashrt_ros.ros.motion import Mode
 from flashrt_ros.ros.records import EventKind
 from flashrt_ros.ros.status import capsule_record
@@ -148,6 +148,16 @@ class Handlers:
         self._motion.resume(self._stepper.clock_ns(), verb.epoch)
         self._stepper.resumption.begin(verb)
         return None
+
+    def preview(self, request: Any, verb: Verb) -> None:
+        """See Preview.srv; branches run between control periods, then it is answered."""
+        self._stepper.previewer.require_none()
+        capsules = self._session.check_preview(list(request.names))
+        sample = self._stepper.sample_now()
+        if sample.faults:
+            raise StaleInputError(f"preview: {'; '.join(sample.faults)}; nothing was run")
+        run = self._session.begin_preview(capsules, sample.observations)
+        self._stepper.previewer.begin(verb, run)
 
     # Housekeeping
 

@@ -162,11 +162,12 @@ def policy_step(record: StepRecord, stamp_ns: int, resolved: Mapping[str, str]) 
 
 
 def action_chunk(record: ChunkRecord, stamp_ns: int) -> Any:
-    """``ActionChunk`` of the live state."""
+    """``ActionChunk``."""
     return fill(
         ActionChunk(),
         {
             "header": {"stamp": {"sec": stamp_ns // 10**9, "nanosec": stamp_ns % 10**9}},
+            "capsule": record.capsule,
             "generation": record.generation,
             "chunk_id": record.chunk_id,
             "period_s": record.period_s,

@@ -24,6 +24,7 @@ from rclpy.parameter import Parameter
 
 from flashrt_ros.errors import InvalidArgumentError
 from flashrt_ros.ros.resumption import Options
+from flashrt_ros.runtime.session import MAX_PREVIEW_SETS
 
 START = "read once at start"
 CONFIGURE = "read at configure"
@@ -111,6 +112,15 @@ DECLARATIONS: Sequence[Declaration] = (
         "Control steps between two boundaries of the rollback ring",
         1,
         100_000,
+    ),
+    Declaration(
+        "preview_sets",
+        1,
+        CONFIGURE,
+        "Spare states in which ~/preview runs branches, each as large as the live one; 0: none, "
+        "and no previews",
+        0,
+        MAX_PREVIEW_SETS,
     ),
     Declaration(
         "warm_up_replays",

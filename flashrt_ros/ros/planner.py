@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from typing import Any, Protocol
 
 import torch
@@ -16,10 +17,15 @@ class PlanningSession(Protocol):
 
 
 class Planner:
-    """Runs ``PlanKind.BESIDE`` plans; the control thread begins and adopts them."""
+    """Runs ``PlanKind.BESIDE`` plans; the control thread begins and adopts them.
+
+    Attributes:
+        took_ns: How long the last plan took; 0 before the first.
+    """
 
     def __init__(self, session: PlanningSession, torch_threads: int = 1) -> None:
         """Starts the thread."""
+        self.took_ns = 0
         self._session = session
         self._torch_threads = torch_threads
         self._condition = threading.Condition()
@@ -100,10 +106,12 @@ class Planner:
                     self._condition.wait()
                 ticket = self._ticket
             error: BaseException | None = None
+            begun_ns = time.monotonic_ns()
             try:
                 self._session.run_plan(ticket)
             except BaseException as raised:
                 error = raised
+            self.took_ns = time.monotonic_ns() - begun_ns
             with self._condition:
                 # Another one was begun meanwhile: this one was dropped, so is its error.
                 if self._ticket is ticket or self._ticket is None:

@@ -124,6 +124,15 @@ class ChunkRecord:
     period_s: float
     names: Sequence[str]
     rows_HA: Vector = field(compare=False)
+    capsule: str = ""
+
+
+@dataclass(frozen=True)
+class PreviewRecord:
+    """A chunk of a preview, and when it was planned, on the ROS clock."""
+
+    chunk: ChunkRecord
+    stamp_ns: int
 
 
 class Outlet(Protocol):

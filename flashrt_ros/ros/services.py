@@ -21,10 +21,10 @@ from rclpy.lifecycle import LifecycleNode
 from rclpy.qos import QoSProfile
 from rclpy.service import Service
 
-from flashrt_ros.errors import FlashRTError, UnsupportedError
+from flashrt_ros.errors import FlashRTError
 from flashrt_ros.ros import messages
 from flashrt_ros.ros.motion import Motion
-from flashrt_ros.ros.records import CapsuleRecord, Outlet
+from flashrt_ros.ros.records import CapsuleRecord, Outlet, PreviewRecord
 from flashrt_ros.ros.resumption import Options
 from flashrt_ros.ros.verbs import QUEUE_LENGTH, Answer, Ledger, Verb, VerbQueue, refusal
 from flashrt_ros.srv import (
@@ -69,17 +69,13 @@ ON_CONTROL_THREAD = (
     Endpoint("drop_capsule", DropCapsule),
     Endpoint("save_capsule", SaveCapsule),
     Endpoint("load_capsule", LoadCapsule),
+    Endpoint("preview", Preview),
     Endpoint("resume", Command, active=True),
 )
 SEND_TIMEOUT_S = 1.0
 """How long the end of the node waits for responses that are being sent."""
 AT_ONCE = ("pause", "stop", "clear_stop")
 """Answered by the callback itself: to stand still must not wait for an inference."""
-UNSUPPORTED = {
-    "preview": (Preview, "previews of branches"),
-}
-
-
 REQUESTS = QoSProfile(depth=4 * QUEUE_LENGTH)
 """Requests that may arrive while the executor is busy, as during configure. ROS keeps ten, of all
 clients together, and never answers those that are pushed out."""
@@ -136,8 +132,6 @@ class Services:
             self._create(node, endpoint.name, endpoint.type, self._enqueue(endpoint))
         for name in AT_ONCE:
             self._create(node, name, Command, self._at_once(at_once))
-        for name, (cls, what) in UNSUPPORTED.items():
-            self._create(node, name, cls, self._unsupported(name, what))
 
     def _create(
         self,
@@ -196,15 +190,6 @@ class Services:
     def _at_once(self, carry_out: Callable[[str], Answer]) -> Callable[[Any, Verb], None]:
         def begin(request: Any, verb: Verb) -> None:
             verb.answer(carry_out(verb.name))
-
-        return begin
-
-    def _unsupported(self, name: str, what: str) -> Callable[[Any, Verb], None]:
-        def begin(request: Any, verb: Verb) -> None:
-            raise UnsupportedError(
-                f"{name}: {what} are not available in this version of flashrt_ros; "
-                "nothing was done"
-            )
 
         return begin
 
@@ -277,6 +262,8 @@ def respond(response: Any, answer: Answer) -> Any:
 def _message(value: Any) -> Any:
     if isinstance(value, CapsuleRecord):
         return messages.capsule_info(value)
+    if isinstance(value, PreviewRecord):
+        return messages.action_chunk(value.chunk, value.stamp_ns)
     if isinstance(value, list):
         return [_message(item) for item in value]
     return value

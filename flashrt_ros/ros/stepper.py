@@ -18,6 +18,7 @@ from flashrt_ros.errors import SupersededError, UnsafeStartError
 from flashrt_ros.ros.commander import Commander, Outcome, Verdict
 from flashrt_ros.ros.motion import Motion
 from flashrt_ros.ros.planner import Planner
+from flashrt_ros.ros.previewer import Previewer
 from flashrt_ros.ros.records import (
     ChunkRecord,
     EventKind,
@@ -97,6 +98,15 @@ class Stepper:
         self._trial = Trial(session)
         self._names = element_names(contract, session.policy)
         self.resumption = Resumption(motion, options, clock_ns)
+        self.previewer = Previewer(
+            session,
+            motion,
+            outlet,
+            contract.period_s,
+            self._names,
+            clock_ns,
+            self._plan_ns,
+        )
         self._faults = ""
         # A plan beside sees an older sample than the control steps that take its rows.
         self._planned: Sample | None = None
@@ -134,6 +144,17 @@ class Stepper:
         self.publish_status()
         if report:
             self.outlet.fault()
+
+    def sample_now(self) -> Sample:
+        """Observations as of now, for a verb."""
+        return self.source.sample(self.clock_ns(), self.motion.not_before_ns)
+
+    def _plan_ns(self) -> int:
+        if self._planner is not None:
+            return self._planner.took_ns
+        if not len(self.timing.latency_ms):
+            return 0
+        return round(self.timing.latency_ms.percentiles(90.0)[0] * 1e6)
 
     def _input_faults(self, sample: Sample) -> tuple[str, ...]:
         """Words for each input that hinders a step now."""
@@ -222,11 +243,14 @@ class Stepper:
                 self._publish_chunk()
             return action
         if self._planner.ticket is not None and self._planner.begun_ns < self.motion.not_before_ns:
-            self._planner.drop()  # it saw the world before the last verb
+            self.forget_plan()  # it saw the world before the last verb
         ticket = self._planner.take()
-        if ticket is not None and session.adopt(ticket):
-            self._acted_on = self._planned
-            self._publish_chunk()
+        if ticket is not None:
+            if session.adopt(ticket):
+                self._acted_on = self._planned
+                self._publish_chunk()
+            else:
+                session.withdraw_plan()
         if session.plan_due:
             if self._planner.ticket is None and not self._planner.busy:
                 self._planner.begin(session.begin_plan(observations), now_ns)
@@ -276,6 +300,7 @@ class Stepper:
         """Drops a plan under way, as the world or the state that it saw is another one now."""
         if self._planner is not None:
             self._planner.drop()
+            self.session.withdraw_plan()
 
     def forget_lineage(self) -> None:
         """Drops a plan under way, and the messages that the present chunk was planned from.
@@ -289,6 +314,7 @@ class Stepper:
     def close(self) -> None:
         """Frees session and planner."""
         self.resumption.end(SupersededError("the node was cleaned up"))
+        self.previewer.end(SupersededError("the node was cleaned up"))
         if self._planner is not None:
             self._planner.close()
         self.session.close()

@@ -118,6 +118,15 @@ class Preview(Transfer):
         Raises:
             FlashRTError: As ``preview``, but for BusyError.
         """
+        capsules = self.check_preview(sources)
+        return PreviewRun(self, capsules, self._engine.check(observations))
+
+    def check_preview(self, sources: Sequence[str | Capsule]) -> list[Capsule]:
+        """Returns the capsules of a preview, if nothing but the observations can stand in its way.
+
+        Raises:
+            FlashRTError: As ``preview``, but for SpecError and BusyError.
+        """
         self._check_whole("preview")
         if not self.arena.memory.sets:
             raise UnsupportedError(
@@ -138,7 +147,7 @@ class Preview(Transfer):
             capsules.append(capsule)
         if not capsules:
             self._check_branch_room("the live state", self.host)
-        return PreviewRun(self, capsules, self._engine.check(observations))
+        return capsules
 
     def _check_branch_room(self, what: str, host: HostRecord) -> None:
         capacity = self.arena.layout.capacity

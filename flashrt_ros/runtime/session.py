@@ -24,7 +24,7 @@ from flashrt_ros.runtime.live import Tearing
 from flashrt_ros.runtime.number import check_int
 from flashrt_ros.runtime.policy import Action, PlanKind, Policy
 from flashrt_ros.runtime.pool import SlotPool
-from flashrt_ros.runtime.preview import Preview
+from flashrt_ros.runtime.preview import CHUNK, Preview
 from flashrt_ros.runtime.ring import RollbackRing
 from flashrt_ros.runtime.row_pool import RowPool
 from flashrt_ros.runtime.store import CapsuleStore
@@ -126,6 +126,8 @@ class PolicySession(Preview):
         self.reset_()
         # The first pinned memory of a size takes milliseconds, which the first export must not.
         self.state_bytes()
+        if self._plans_chunk:
+            self.device.to_host(self.arena.state[CHUNK])
 
     @property
     def plan_due(self) -> bool:
