@@ -84,9 +84,15 @@ def cautions(contract: Contract) -> tuple[str, ...]:
 def _observation_faults(observation: Observation, port: Port) -> list[str]:
     where = f"{observation.path} ({observation.key})"
     size = math.prod(port.shape)
-    if sum(length > 1 for length in port.shape) > 1:
+    if observation.history is not None:
+        if port.shape != observation.shape:
+            return [
+                f"{where}: expected shape {port.shape} for the policy, found {observation.shape} "
+                "(steps of the history, elements)"
+            ]
+    elif sum(length > 1 for length in port.shape) > 1:
         return [f"{where}: expected a vector port, found shape {port.shape} in the policy"]
-    if observation.size != size:
+    elif observation.size != size:
         flag = ", presence flag included" if observation.present_flag else ""
         return [
             f"{where}: expected {size} elements for the policy, found {observation.size}{flag}"
@@ -112,14 +118,17 @@ def _image_faults(
     where = f"{image.path} ({observation.key})"
     faults = []
     if observation.shape != port.shape:
-        hint = ""
-        if len(port.shape) == 3 and port.shape[2] == image.shape[0]:
-            hint = "; the policy's port has its channels last, an image port has them first"
-        if len(port.shape) == 3 and port.shape == (image.shape[0], image.shape[2], image.shape[1]):
-            hint = "; height and width are interchanged"
+        channels, height, width = image.shape
+        hints: dict[tuple[int, ...], str] = {
+            (height, width, channels): "; the policy's port has its channels last, an image port "
+            "has them first",
+            (channels, width, height): "; height and width are interchanged",
+        }
+        hint = hints.get(port.shape[-3:], "")
+        steps = "steps, " if observation.history is not None else ""
         faults.append(
             f"{where}: expected shape {port.shape} for the policy, found {observation.shape} "
-            f"(channels, height, width) as {image.color} after the steps{hint}"
+            f"({steps}channels, height, width) as {image.color} after the steps{hint}"
         )
     if dtype is not None:
         floating = dtype.is_floating_point

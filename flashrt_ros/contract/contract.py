@@ -9,7 +9,7 @@ from pathlib import Path
 from flashrt_ros.contract.check import cautions, check_ports
 from flashrt_ros.contract.definitions import add_definitions
 from flashrt_ros.contract.entries import read_observation, read_output, read_start
-from flashrt_ros.contract.schema import KEYS, Observation, Output, Qos, Source, Start
+from flashrt_ros.contract.schema import KEYS, Input, Observation, Output, Qos, Start
 from flashrt_ros.contract.section import Section, parse
 from flashrt_ros.errors import ContractError
 from flashrt_ros.runtime.buffers import BufferSpec
@@ -115,23 +115,28 @@ class Contract:
         """Things that are allowed but worth a word: no limits, no step limit, no start check."""
         return cautions(self)
 
-    def sources(self) -> tuple[Source, ...]:
-        """Every part and image read, the measured one of ``start`` last."""
-        sources = tuple(source for o in self.observations for source in o.sources)
-        return (*sources, self.start.measured) if self.start else sources
+    def inputs(self) -> tuple[Input, ...]:
+        """All that is read, the measured part of ``start`` last."""
+        found: list[Input] = []
+        for observation in self.observations:
+            found += observation.sources
+            image = observation.image
+            if image is not None and image.camera_info is not None:
+                found.append(image.camera_info)
+        return (*found, self.start.measured) if self.start else tuple(found)
 
     def topics(self) -> list[tuple[str, str, Qos]]:
         """Every input once: topic, type and QoS of its subscription."""
         found: dict[str, tuple[str, str, Qos]] = {}
-        for source in self.sources():
+        for source in self.inputs():
             found.setdefault(source.topic, (source.topic, source.type, source.qos))
         return list(found.values())
 
 
 def _check_topics(contract: Contract, top: Section) -> None:
     """Refuses what two entries say differently of one topic or one port."""
-    seen: dict[str, Source] = {}
-    for part in contract.sources():
+    seen: dict[str, Input] = {}
+    for part in contract.inputs():
         first = seen.setdefault(part.topic, part)
         if first.type != part.type:
             raise ContractError(

@@ -9,11 +9,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from flashrt_ros.contract.definitions import require_type
-from flashrt_ros.contract.image.entry import read_image
+from flashrt_ros.contract.image.entry import read_camera_info, read_image
 from flashrt_ros.contract.image.schema import KEYS as IMAGE_KEYS
 from flashrt_ros.contract.input_types import INPUT_TYPES, input_field
 from flashrt_ros.contract.messages import OUTPUT_TYPES
-from flashrt_ros.contract.schema import KEYS, Observation, Output, Part, Qos, Start
+from flashrt_ros.contract.schema import KEYS, History, Observation, Output, Part, Qos, Start
 from flashrt_ros.contract.section import Section, as_number
 from flashrt_ros.errors import ContractError
 
@@ -92,6 +92,19 @@ def _part(section: Section, qos: Qos) -> Part:
     )
 
 
+def _history(section: Section) -> History | None:
+    if not section.has("history"):
+        return None
+    if section.has("present_flag"):
+        section.fail("present_flag", "no such key beside `history`", "present_flag")
+    history = section.section("history", KEYS["history"])
+    return History(
+        steps=history.integer("steps", least=2, most=1000),
+        period_ms=history.number("period_ms", above=0.0, most=60_000.0),
+        before=history.text("before", choices=("repeat", "wait")),
+    )
+
+
 def read_observation(section: Section) -> Observation:
     """One entry of ``observations``.
 
@@ -110,7 +123,11 @@ def read_observation(section: Section) -> Observation:
             if section.has(key):
                 section.fail(key, "no such key beside `image`", section.raw(key, ""))
         inner = section.section("image", IMAGE_KEYS["image"])
-        image = read_image(inner, _topic(inner), _qos(inner, qos))
+        info = None
+        if inner.has("camera_info"):
+            about = inner.section("camera_info", IMAGE_KEYS["camera_info"])
+            info = read_camera_info(about, _topic(about), _qos(about, qos))
+        image = read_image(inner, _topic(inner), _qos(inner, qos), info)
     else:
         parts = tuple(_part(part, qos) for part in section.sections("parts", KEYS["part"]))
     return Observation(
@@ -121,6 +138,7 @@ def read_observation(section: Section) -> Observation:
         optional=optional,
         fill=section.number("fill", 0.0, least=-3.0e38, most=3.0e38),
         present_flag=section.flag("present_flag", False),
+        history=_history(section),
         path=section.path,
     )
 

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from flashrt_ros.contract.image.reader import Frame
-from flashrt_ros.contract.schema import Source
+from flashrt_ros.contract.schema import Input
 
 Array = npt.NDArray[Any]
 
@@ -32,10 +32,10 @@ class Message:
     stamp_ns: int = 0
     digest: int = 0
     sequence: int = 0
-    values: dict[Source, np.ndarray[Any, Any] | Frame] = dataclasses.field(default_factory=dict)
-    faults: dict[Source, str] = dataclasses.field(default_factory=dict)
+    values: dict[Input, np.ndarray[Any, Any] | Frame] = dataclasses.field(default_factory=dict)
+    faults: dict[Input, str] = dataclasses.field(default_factory=dict)
 
-    def value(self, source: Source) -> Array:
+    def value(self, source: Input) -> Array:
         """What ``source`` reads.
 
         Raises:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from flashrt_ros.contract.history import past
+from flashrt_ros.contract.image.reader import Frame
+from flashrt_ros.contract.image.schema import CameraInfo, ImagePart
 from flashrt_ros.contract.message import Array, Message
 from flashrt_ros.contract.sample import InputStamp
 from flashrt_ros.contract.schema import Observation
@@ -25,12 +28,22 @@ def absence(message: Message | None, max_age_ms: float, now_ns: int, not_before_
 def observe(
     observation: Observation,
     newest: Mapping[str, Message | None],
+    earlier: Mapping[str, Sequence[Message]],
+    infos: Mapping[CameraInfo, Message],
     now_ns: int,
     not_before_ns: int,
 ) -> tuple[list[InputStamp], Array | None]:
-    """Stamps of the topics of one observation, and its array unless something hinders.
+    """Stamps of the messages of one observation, and its array unless something hinders.
 
-    The array of an image is the decoded one itself and not to be written.
+    The array of an image without a history is the decoded one itself and not to be written.
+
+    Args:
+        observation: What is asked for.
+        newest: By topic, as of ``now_ns``.
+        earlier: By topic, for those that histories read.
+        infos: What cameras said of themselves.
+        now_ns: Steady clock.
+        not_before_ns: Steady clock; messages received before do not count.
     """
     absences = {
         topic: absence(newest[topic], observation.max_age_ms, now_ns, not_before_ns)
@@ -38,41 +51,85 @@ def observe(
     }
     present = not any(absences.values())
     faults = dict.fromkeys(absences, "") if observation.optional else dict(absences)
-    values: dict[int, Array] = {}
-    for position, source in enumerate(observation.sources):
+    used: dict[str, list[Message]] = {}
+    columns: list[list[Array]] = []
+    for source in observation.sources:
         message = newest[source.topic]
         if absences[source.topic] or message is None or faults[source.topic]:
             continue
-        fault = message.faults.get(source, "")
-        if not fault and present:
-            try:
-                values[position] = message.value(source)
-            except ContractError as error:
-                fault = str(error)
-        faults[source.topic] = fault
-    stamps = [
-        _stamp(observation.key, topic, newest[topic], now_ns, present, fault)
-        for topic, fault in faults.items()
-    ]
+        faults[source.topic] = message.faults.get(source, "")
+        if faults[source.topic] or not present:
+            continue
+        steps = [message]
+        try:
+            if observation.history is not None:
+                steps = past(
+                    observation.history,
+                    source,
+                    earlier[source.topic],
+                    message,
+                    not_before_ns,
+                    observation.max_age_ms,
+                )
+            columns.append([step.value(source) for step in steps])
+            used[source.topic] = steps
+        except ContractError as error:
+            faults[source.topic] = str(error)
+    stamps = []
+    for topic, fault in faults.items():
+        for message in used.get(topic, [])[:-1]:
+            stamps.append(_stamp(observation.key, topic, message, now_ns, present, ""))
+        stamps.append(_stamp(observation.key, topic, newest[topic], now_ns, present, fault))
+    image = observation.image
+    if present and image is not None and (info := image.camera_info) is not None:
+        fault = _camera_fault(image, newest[image.topic], infos)
+        faults[info.topic] = fault
+        stamps.append(_stamp(observation.key, info.topic, infos.get(info), now_ns, present, fault))
     if any(faults.values()):
         return stamps, None
-    if observation.image is not None:
-        return stamps, values[0] if present else _filled_image(observation)
-    vector = np.full(observation.size, observation.fill, dtype=np.float32)
+    return stamps, _array(observation, columns, present)
+
+
+def _array(observation: Observation, columns: list[list[Array]], present: bool) -> Array:
+    """Brings together what the sources gave, each a list of moments."""
+    image = observation.image
+    if image is not None:
+        if not present:
+            dtype = np.uint8 if image.range == "byte" else np.float32
+            return np.full(observation.shape, observation.fill, dtype)
+        (moments,) = columns
+        return moments[0] if observation.history is None else np.stack(moments)
+    vector = np.full(observation.shape, observation.fill, dtype=np.float32)
     if present:
-        place = 0
-        for position, part in enumerate(observation.parts):
-            vector[place : place + len(part.names)] = values[position]
-            place += len(part.names)
+        rows = vector[None] if observation.history is None else vector
+        for row, parts in zip(rows, zip(*columns, strict=True), strict=True):
+            row[: sum(map(len, parts))] = np.concatenate(parts)
     if observation.present_flag:
         vector[-1] = float(present)
-    return stamps, vector
+    return vector
 
 
-def _filled_image(observation: Observation) -> Array:
-    assert observation.image is not None
-    dtype = np.uint8 if observation.image.range == "byte" else np.float32
-    return np.full(observation.shape, observation.fill, dtype)
+def _camera_fault(
+    image: ImagePart, newest: Message | None, infos: Mapping[CameraInfo, Message]
+) -> str:
+    """Why the camera is not the expected one; empty where it is, or its image is at fault."""
+    info = image.camera_info
+    assert info is not None
+    message = infos.get(info)
+    if message is None:
+        return "no camera info yet"
+    if fault := message.faults.get(info, ""):
+        return fault
+    frame = newest.values.get(image) if newest is not None else None
+    if not isinstance(frame, Frame):
+        return ""
+    height, width = (int(length) for length in message.value(info))
+    if (height, width) != frame.size:
+        return (
+            f"expected images of {height} x {width} (height x width) as the camera info says, "
+            f"found {frame.size[0]} x {frame.size[1]}"
+        )
+    return ""
 
 
 def _stamp(

@@ -14,28 +14,35 @@ import numpy as np
 
 from flashrt_ros.contract.contract import Contract
 from flashrt_ros.contract.conversions import Decoded, PartReader, decode
+from flashrt_ros.contract.image.camera_info import CameraInfoReader, distortion
 from flashrt_ros.contract.image.reader import ImageReader
-from flashrt_ros.contract.image.schema import ImagePart
+from flashrt_ros.contract.image.schema import CameraInfo, ImagePart
 from flashrt_ros.contract.message import Array, Message
 from flashrt_ros.contract.observing import absence, observe
 from flashrt_ros.contract.sample import InputStamp, Received, Sample
-from flashrt_ros.contract.schema import Source
+from flashrt_ros.contract.schema import Input
 from flashrt_ros.errors import ContractError
 
 JUMP_NS = 10_000_000
 """How far a header stamp must go back to count as a jump in time. Less is the jitter of drivers
 that estimate their stamps, or a clock being set right; it does not make a message unusable."""
+CAMERA_INFO = CameraInfo("").type
 IMAGE_HISTORY = 4
-"""Images kept for each topic."""
+"""Images kept for each topic, histories apart."""
 MAX_PADDING = 3
 """Trailing bytes that every middleware adds to reach a multiple of four; not worth a word."""
+
+
+Reader = PartReader | ImageReader | CameraInfoReader
 
 
 @dataclass
 class _Topic:
     type: str
-    readers: list[PartReader | ImageReader]
+    readers: list[Reader]
     messages: deque[Message]
+    kept: int
+    window_ns: int
     stamp_ns: int = 0
     sequence: int = 0
     trailing_bytes: int = 0
@@ -81,11 +88,14 @@ class Sampler:
         self._topics: dict[str, _Topic] = {}
         self._lazy = lazy
         for topic, type_name, _ in contract.topics():
-            sources = dict.fromkeys(s for s in contract.sources() if s.topic == topic)
-            readers = [_reader(source) for source in sources]
-            images = any(isinstance(source, ImagePart) for source in sources)
+            inputs = dict.fromkeys(i for i in contract.inputs() if i.topic == topic)
+            readers = [_reader(source) for source in inputs]
+            images = any(isinstance(source, ImagePart) for source in inputs)
             kept = min(history, IMAGE_HISTORY) if images else history
-            self._topics[topic] = _Topic(type_name, readers, deque(maxlen=kept))
+            window_ns = _window_ns(contract, topic)
+            self._topics[topic] = _Topic(type_name, readers, deque(), kept, window_ns)
+        # Facts about a camera that it may say only once: neither age nor reset touch them.
+        self._infos: dict[CameraInfo, Message] = {}
 
     def put(self, topic: str, message: Any, received_ns: int, digest: int = 0) -> Received:
         """Takes one message in; never raises for what a publisher sent.
@@ -153,6 +163,9 @@ class Sampler:
         for reader in state.readers:
             part = reader.part
             try:
+                if isinstance(reader, CameraInfoReader):
+                    entry.values[part] = reader(decoded.message)
+                    continue
                 if isinstance(reader, ImageReader):
                     frame = reader.frame(decoded.message)
                     if not lazy:
@@ -186,6 +199,14 @@ class Sampler:
         entry.sequence = state.sequence
         state.trailing_bytes += decoded.trailing_bytes if decoded else 0
         state.messages.append(entry)
+        oldest_ns = entry.received_ns - state.window_ns
+        while len(state.messages) > state.kept and (
+            not state.window_ns or state.messages[0].received_ns < oldest_ns
+        ):
+            state.messages.popleft()
+        for reader in state.readers:
+            if isinstance(reader, CameraInfoReader):
+                self._infos[reader.part] = entry
         return jump
 
     def _notices(self, topic: str, state: _Topic, decoded: Decoded | None) -> tuple[str, ...]:
@@ -201,6 +222,8 @@ class Sampler:
             found.append(f"topic {topic!r}: no joint names in the message, `positional` is used")
         if decoded.trailing_bytes > MAX_PADDING:
             found.append(f"topic {topic!r}: {decoded.trailing_bytes} bytes behind the message")
+        if decoded.type == CAMERA_INFO and (words := distortion(decoded.message)):
+            found.append(f"topic {topic!r}: {words}")
         new = tuple(words for words in found if words not in state.said)
         state.said.update(new)
         return new
@@ -231,11 +254,17 @@ class Sampler:
                 topic: next((m for m in reversed(state.messages) if m.received_ns <= now_ns), None)
                 for topic, state in self._topics.items()
             }
+            earlier = {
+                topic: list(state.messages)
+                for topic, state in self._topics.items()
+                if state.window_ns
+            }
+            infos = dict(self._infos)
             notices = tuple(w for state in self._topics.values() for w in sorted(state.said))
         observations: dict[str, Array] = {}
         stamps: list[InputStamp] = []
         for observation in self.contract.observations:
-            ours, value = observe(observation, newest, now_ns, not_before_ns)
+            ours, value = observe(observation, newest, earlier, infos, now_ns, not_before_ns)
             stamps += ours
             if value is not None:
                 observations[observation.key] = value
@@ -251,5 +280,17 @@ class Sampler:
         return Sample(observations, tuple(stamps), faults, notices, measured, measured_fault)
 
 
-def _reader(source: Source) -> PartReader | ImageReader:
+def _reader(source: Input) -> Reader:
+    if isinstance(source, CameraInfo):
+        return CameraInfoReader(source)
     return ImageReader(source) if isinstance(source, ImagePart) else PartReader(source)
+
+
+def _window_ns(contract: Contract, topic: str) -> int:
+    """How long messages of a topic are kept for histories; 0 where none reads it."""
+    spans_ms = [
+        observation.history.span_ms + observation.history.period_ms + observation.max_age_ms
+        for observation in contract.observations
+        if observation.history is not None and topic in observation.topics
+    ]
+    return round(max(spans_ms, default=0.0) * 1e6)

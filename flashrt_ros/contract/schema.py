@@ -7,10 +7,21 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from flashrt_ros.contract.image.schema import ImagePart
+from flashrt_ros.contract.image.schema import CameraInfo, ImagePart
 from flashrt_ros.contract.qos import Qos
 
-__all__ = ["KEYS", "ImagePart", "Observation", "Output", "Part", "Qos", "Source", "Start"]
+__all__ = [
+    "KEYS",
+    "History",
+    "ImagePart",
+    "Input",
+    "Observation",
+    "Output",
+    "Part",
+    "Qos",
+    "Source",
+    "Start",
+]
 
 KEYS: Mapping[str, tuple[str, ...]] = {
     "contract": (
@@ -33,7 +44,9 @@ KEYS: Mapping[str, tuple[str, ...]] = {
         "qos",
         "parts",
         "image",
+        "history",
     ),
+    "history": ("steps", "period_ms", "before"),
     "part": (
         "topic",
         "type",
@@ -99,6 +112,28 @@ class Part:
 
 Source = Part | ImagePart
 """What an observation is read from: one topic each."""
+Input = Part | ImagePart | CameraInfo
+"""Whatever is subscribed to."""
+
+
+@dataclass(frozen=True)
+class History:
+    """Several moments of one observation.
+
+    Attributes:
+        steps: Moments, the newest message included.
+        period_ms: Between them, by header stamps.
+        before: While there are not enough messages: ``repeat`` the oldest, or ``wait``.
+    """
+
+    steps: int
+    period_ms: float
+    before: str
+
+    @property
+    def span_ms(self) -> float:
+        """From the oldest moment to the newest."""
+        return (self.steps - 1) * self.period_ms
 
 
 @dataclass(frozen=True)
@@ -113,6 +148,7 @@ class Observation:
         fill: See ``optional``.
         present_flag: One more element at the end: 1.0 where fresh, else 0.0.
         image: A camera image, in place of ``parts``.
+        history: Several moments, oldest first, in a leading dimension; None: the newest alone.
         path: Key path in the file, for messages.
     """
 
@@ -123,6 +159,7 @@ class Observation:
     fill: float = 0.0
     present_flag: bool = False
     image: ImagePart | None = None
+    history: History | None = None
     path: str = ""
 
     @property
@@ -137,7 +174,13 @@ class Observation:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """``(C, H, W)`` of an image, or ``(elements,)``."""
+        """``(C, H, W)`` of an image, or ``(elements,)``, behind the steps of a history."""
+        steps = () if self.history is None else (self.history.steps,)
+        return (*steps, *self.moment_shape)
+
+    @property
+    def moment_shape(self) -> tuple[int, ...]:
+        """Of one moment."""
         if self.image is not None:
             return self.image.shape
         return (sum(len(part.names) for part in self.parts) + self.present_flag,)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus, KeyValue
 
 from flashrt_ros.contract import Contract, Sample
+from flashrt_ros.contract.sampler import CAMERA_INFO
 from flashrt_ros.ros.intake import InputFigures, Intake
 from flashrt_ros.ros.messages import time_of
 from flashrt_ros.ros.motion import Mode
@@ -130,7 +131,8 @@ def input_entry(
     if sample is None and figures.fault:
         entry.worsen(Level.ERROR, figures.fault)
     age_ms = (now_ns - last_ns) / 1e6 if last_ns else math.nan
-    if last_ns and age_ms > SILENT_S * 1e3:
+    # What a camera says of itself may come once.
+    if last_ns and age_ms > SILENT_S * 1e3 and figures.type != CAMERA_INFO:
         entry.worsen(lack if sample is None else Level.WARN, f"silent for {age_ms / 1e3:.0f} s")
     for words in figures.notices:
         entry.worsen(Level.WARN if "unstamped" in words else Level.OK, words)

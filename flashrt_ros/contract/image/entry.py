@@ -14,6 +14,7 @@ from flashrt_ros.contract.image.schema import (
     PLACES,
     RAW,
     STEP_KINDS,
+    CameraInfo,
     Depth,
     ImagePart,
     Step,
@@ -26,13 +27,43 @@ MOST_PIXELS = 8192
 """Height or width of a result at most."""
 
 
-def read_image(section: Section, topic: str, qos: Qos) -> ImagePart:
+def read_camera_info(section: Section, topic: str, qos: Qos) -> CameraInfo:
+    """Reads one ``camera_info``; arguments as in ``read_image``.
+
+    Raises:
+        ContractError: A key is missing, unknown or wrong.
+    """
+    words = "[fx, fy, cx, cy], four numbers above 0, in pixels"
+    intrinsics = None
+    if section.has("intrinsics"):
+        value = section.raw("intrinsics", words)
+        numbers = [as_number(number) for number in value] if isinstance(value, list) else []
+        if len(numbers) != 4 or not all(number and number > 0 for number in numbers):
+            section.fail("intrinsics", words, value)
+        intrinsics = (float(value[0]), float(value[1]), float(value[2]), float(value[3]))
+    model = section.raw("distortion_model", "", None)
+    if model is not None and not isinstance(model, str):
+        section.fail("distortion_model", "a text such as plumb_bob", model)
+    return CameraInfo(
+        topic=topic,
+        intrinsics=intrinsics,
+        tolerance=section.number("tolerance", 0.02, least=0.0, most=1.0),
+        distortion_model=model,
+        qos=qos,
+        path=section.path,
+    )
+
+
+def read_image(
+    section: Section, topic: str, qos: Qos, camera_info: CameraInfo | None = None
+) -> ImagePart:
     """Reads one ``image``.
 
     Args:
         section: The mapping.
         topic: Its topic, already checked.
         qos: Of its subscription.
+        camera_info: Its ``camera_info``, already read.
 
     Raises:
         ContractError: A key is missing, unknown or wrong, or the steps do not fit each other.
@@ -70,6 +101,7 @@ def read_image(section: Section, topic: str, qos: Qos) -> ImagePart:
         steps=steps,
         range=value_range,
         depth=depth,
+        camera_info=camera_info,
         qos=qos,
         path=section.path,
     )

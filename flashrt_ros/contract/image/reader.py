@@ -29,10 +29,14 @@ class Frame:
 
     Attributes:
         part: What it is decoded for.
+        size: Height and width of the camera's image.
     """
 
-    def __init__(self, part: ImagePart, decode: Callable[[], Array]) -> None:
+    def __init__(
+        self, part: ImagePart, size: tuple[int, int], decode: Callable[[], Array]
+    ) -> None:
         self.part = part
+        self.size = size
         self._decode: Callable[[], Array] | None = decode
         self._lock = threading.Lock()
         self._array: Array | None = None
@@ -88,7 +92,7 @@ class ImageReader:
             except ContractError as error:
                 raise self._fault(str(error)) from None
 
-        return Frame(self.part, decode)
+        return Frame(self.part, (height, width), decode)
 
     def _open(self, message: Any) -> tuple[str, int, int, str, Callable[[], Array]]:
         """Kind, height, width, pixel type of depth, and what gives the pixels."""

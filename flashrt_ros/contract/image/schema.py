@@ -13,7 +13,19 @@ COMPRESSED = "sensor_msgs/msg/CompressedImage"
 IMAGE_TYPES = (RAW, COMPRESSED)
 
 KEYS: Mapping[str, tuple[str, ...]] = {
-    "image": ("topic", "type", "encoding", "size", "color", "depth", "steps", "range", "qos"),
+    "image": (
+        "topic",
+        "type",
+        "encoding",
+        "size",
+        "color",
+        "depth",
+        "steps",
+        "range",
+        "camera_info",
+        "qos",
+    ),
+    "camera_info": ("topic", "intrinsics", "tolerance", "distortion_model", "qos"),
     "depth": ("unit", "scale", "invalid", "clip"),
     "crop": ("crop", "at"),
     "resize": ("resize", "interpolation", "antialias"),
@@ -70,6 +82,29 @@ class Depth:
 
 
 @dataclass(frozen=True)
+class CameraInfo:
+    """What a camera says of itself, and what the contract expects.
+
+    Attributes:
+        topic: As the contract writes it.
+        intrinsics: fx, fy, cx, cy in pixels; None: not compared.
+        tolerance: Allowed difference, as a share of the focal length, or of width and height.
+        distortion_model: As named in the message; None: not compared.
+        qos: Of the subscription.
+        path: Key path in the file, for messages.
+        type: Full type name.
+    """
+
+    topic: str
+    intrinsics: tuple[float, float, float, float] | None = None
+    tolerance: float = 0.02
+    distortion_model: str | None = None
+    qos: Qos = dataclasses.field(default_factory=Qos)
+    path: str = ""
+    type: str = "sensor_msgs/msg/CameraInfo"
+
+
+@dataclass(frozen=True)
 class ImagePart:
     """One camera topic, and the way from its messages to the policy's ``(C, H, W)`` port.
 
@@ -82,6 +117,7 @@ class ImagePart:
         steps: In this order.
         range: ``unit``, float32 from 0 to 1, or ``byte``, 0 to 255; ``metric`` for depth.
         depth: For depth images, else None.
+        camera_info: What must be true of the camera; None: not looked at.
         qos: Of the subscription.
         path: Key path in the file, for messages.
     """
@@ -94,6 +130,7 @@ class ImagePart:
     steps: tuple[Step, ...]
     range: str
     depth: Depth | None = None
+    camera_info: CameraInfo | None = None
     qos: Qos = dataclasses.field(default_factory=Qos)
     path: str = ""
 
