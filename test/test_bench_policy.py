@@ -62,6 +62,13 @@ def test_a_policy_without_plans_has_its_act_alone() -> None:
     assert not any("LeRobot" in note for note in result.notes)
 
 
+def test_state_that_grows_begins_anew_with_each_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    """300 calls would need more rows than there are."""
+    monkeypatch.setattr(policy, "FEWEST", 300)
+    result = policy.run(Options(policy="flashrt_ros.policies.attention:make"))
+    assert {row.case: row.n for row in result.rows}["act"] == 300
+
+
 def test_the_command_takes_a_directory(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["bench", "policy", "--quick", "--policy", str(write(tmp_path))]
     assert cli.main(words) == 0

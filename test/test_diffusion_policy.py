@@ -136,6 +136,28 @@ def test_a_capsule_from_the_middle_of_a_chunk_goes_on_with_the_same_bits(tmp_pat
     assert not torch.equal(run(0, 12), expected)
 
 
+def test_a_preview_is_the_chunk_that_a_restore_would_plan(tmp_path: Path) -> None:
+    options = CASES["four observations"]
+    policy = load_policy(write(tmp_path, **options))
+    session = PolicySession(policy, seed=3, preview_sets=1)
+    seen = list(observations(config(**options), 30))
+    for item in seen[:5]:
+        session.step(item)
+    session.snapshot("here")
+    for item in seen[5:15]:
+        session.step(item)
+    assert session.plan_due
+    here, live = (session.preview([*source], seen[29])[0] for source in (["here"], []))
+    before = session.state_digest()
+    session.step(seen[29])
+    assert torch.equal(session.arena.state["chunk.actions"], live.actions_HA)
+    assert session.state_digest() != before
+    session.restore("here")
+    session.step(seen[29])
+    assert torch.equal(session.arena.state["chunk.actions"], here.actions_HA)
+    assert not torch.equal(here.actions_HA, live.actions_HA)
+
+
 def test_noise_follows_the_seed_and_moves_on_with_each_plan(tmp_path: Path) -> None:
     options = {**CASES["ddpm"], "n_action_steps": 2}
     session = PolicySession(load_policy(write(tmp_path, **options)), seed=3)

@@ -85,7 +85,10 @@ def _observations(policy: Policy) -> list[Observation]:
 def _calls(
     policy: Policy, device: Device, observation: Observation, warm_up: int
 ) -> dict[str, Case]:
-    """Each call of the policy, over buffers of their own; on CUDA captured, too."""
+    """Each call of the policy at the start of an episode, over buffers of their own.
+
+    On CUDA each is there twice, captured and plain.
+    """
     arena = Arena(complete_layout(policy), device)
     for port in policy.ports().observations:
         arena.inputs[port.buffer].copy_(observation[port.key])
@@ -97,18 +100,24 @@ def _calls(
             "adopt": lambda: policy.adopt(*buffers),
             **plain,
         }
-    cases = {}
     with device.bind(Lane.CONTROL):
         policy.reset_(arena.state)
+        initial = arena.fixed.clone()
         device.synchronize()
+
+    def begin() -> None:
+        # State that grows would be full after as many calls.
+        device.copy_(arena.fixed, initial)
+
+    cases = {}
     for name, call in plain.items():
         if device.torch_device.type == "cuda":
             captured = GraphPlan(name, call, device)
-            captured.prepare(max(1, warm_up))
-            cases[name] = Case(captured.replay)
-            cases[f"{name}, not captured"] = Case(call)
+            captured.prepare(max(1, warm_up), begin)
+            cases[name] = Case(captured.replay, begin)
+            cases[f"{name}, not captured"] = Case(call, begin)
         else:
-            cases[name] = Case(call)
+            cases[name] = Case(call, begin)
     return cases
 
 
