@@ -15,6 +15,7 @@ from contract_examples import MS, contract_dict, joint_state
 from node_policies import Follow
 
 from flashrt_ros.contract import Command, Contract, Sample, Sampler
+from flashrt_ros.contract.task import TaskText
 from flashrt_ros.errors import FlashRTError
 from flashrt_ros.ros.commander import Commander
 from flashrt_ros.ros.handlers import Handlers
@@ -92,6 +93,9 @@ class Inputs:
 
     def clear(self) -> None:
         self.sampler.clear()
+
+    def task(self) -> TaskText | None:
+        return self.sampler.task()
 
 
 class Rig:

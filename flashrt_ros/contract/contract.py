@@ -8,9 +8,10 @@ from pathlib import Path
 
 from flashrt_ros.contract.check import cautions, check_ports
 from flashrt_ros.contract.definitions import add_definitions
-from flashrt_ros.contract.entries import read_observation, read_output, read_start
+from flashrt_ros.contract.entries import read_observation, read_output, read_start, read_task_input
 from flashrt_ros.contract.schema import KEYS, Input, Observation, Output, Qos, Start
 from flashrt_ros.contract.section import Section, parse
+from flashrt_ros.contract.task import TaskInput
 from flashrt_ros.errors import ContractError
 from flashrt_ros.runtime.buffers import BufferSpec
 from flashrt_ros.runtime.policy import Ports
@@ -31,6 +32,7 @@ class Contract:
         unused_actions: Elements of the action vector that go nowhere, on purpose.
         start: Check of a first command; None where the file says ``unchecked``.
         on_time_jump: ``hold`` or ``reset``.
+        task: Where the task text comes from; None: from parameter and services alone.
         source: File name, for messages.
     """
 
@@ -41,6 +43,7 @@ class Contract:
     unused_actions: tuple[int, ...] = ()
     start: Start | None = None
     on_time_jump: str = "hold"
+    task: TaskInput | None = None
     source: str = "contract"
 
     @property
@@ -93,6 +96,7 @@ class Contract:
             unused_actions=top.indices("unused_actions", ()),
             start=read_start(top, observations, actions),
             on_time_jump=top.text("on_time_jump", "hold", ("hold", "reset")),
+            task=read_task_input(top),
             source=source,
         )
         _check_topics(contract, top)
@@ -123,6 +127,8 @@ class Contract:
             image = observation.image
             if image is not None and image.camera_info is not None:
                 found.append(image.camera_info)
+        if self.task is not None:
+            found.append(self.task)
         return (*found, self.start.measured) if self.start else tuple(found)
 
     def topics(self) -> list[tuple[str, str, Qos]]:

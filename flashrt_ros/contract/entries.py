@@ -15,6 +15,7 @@ from flashrt_ros.contract.input_types import INPUT_TYPES, input_field
 from flashrt_ros.contract.messages import OUTPUT_TYPES
 from flashrt_ros.contract.schema import KEYS, History, Observation, Output, Part, Qos, Start
 from flashrt_ros.contract.section import Section, as_number
+from flashrt_ros.contract.task import TaskInput, read_task
 from flashrt_ros.errors import ContractError
 
 TOPIC = re.compile(r"(~/|/)?[A-Za-z_][A-Za-z0-9_]*(/[A-Za-z_][A-Za-z0-9_]*)*")
@@ -141,6 +142,18 @@ def read_observation(section: Section) -> Observation:
         history=_history(section),
         path=section.path,
     )
+
+
+def read_task_input(top: Section) -> TaskInput | None:
+    """The top level's ``task``; None without one.
+
+    Raises:
+        ContractError: A key is missing, unknown or wrong.
+    """
+    if not top.has("task"):
+        return None
+    section = top.section("task", KEYS["task"])
+    return read_task(section, _topic(section), _qos(section, COMMAND_QOS))
 
 
 def _positive_by_name(section: Section, key: str, names: tuple[str, ...]) -> dict[str, float]:

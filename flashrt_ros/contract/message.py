@@ -26,6 +26,7 @@ class Message:
         sequence: Messages received on the topic so far, this one included.
         values: What was read; images perhaps not yet decoded.
         faults: Why something could not be read.
+        text: Of a task.
     """
 
     received_ns: int
@@ -34,6 +35,7 @@ class Message:
     sequence: int = 0
     values: dict[Input, np.ndarray[Any, Any] | Frame] = dataclasses.field(default_factory=dict)
     faults: dict[Input, str] = dataclasses.field(default_factory=dict)
+    text: str = ""
 
     def value(self, source: Input) -> Array:
         """What ``source`` reads.

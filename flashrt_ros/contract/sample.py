@@ -8,6 +8,7 @@ from typing import Any
 import numpy.typing as npt
 
 from flashrt_ros.contract.conversions import Vector
+from flashrt_ros.contract.task import TaskText
 
 
 @dataclass(frozen=True)
@@ -64,6 +65,8 @@ class Sample:
         measured: Positions in the order of ``start.measured.names``, float32; None where not
             fresh, or where the contract has no start check.
         measured_fault: Why ``measured`` is None.
+        task: The last task text that came since the beginning; None: none, or the contract reads
+            none. Neither age nor reset touch it.
     """
 
     observations: dict[str, npt.NDArray[Any]]
@@ -72,3 +75,4 @@ class Sample:
     notices: tuple[str, ...] = ()
     measured: Vector | None = None
     measured_fault: str = ""
+    task: TaskText | None = None

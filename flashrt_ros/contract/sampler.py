@@ -21,6 +21,7 @@ from flashrt_ros.contract.message import Array, Message
 from flashrt_ros.contract.observing import absence, observe
 from flashrt_ros.contract.sample import InputStamp, Received, Sample
 from flashrt_ros.contract.schema import Input
+from flashrt_ros.contract.task import TaskInput, TaskReader, TaskText
 from flashrt_ros.errors import ContractError
 
 JUMP_NS = 10_000_000
@@ -33,7 +34,7 @@ MAX_PADDING = 3
 """Trailing bytes that every middleware adds to reach a multiple of four; not worth a word."""
 
 
-Reader = PartReader | ImageReader | CameraInfoReader
+Reader = PartReader | ImageReader | CameraInfoReader | TaskReader
 
 
 @dataclass
@@ -96,6 +97,7 @@ class Sampler:
             self._topics[topic] = _Topic(type_name, readers, deque(), kept, window_ns)
         # Facts about a camera that it may say only once: neither age nor reset touch them.
         self._infos: dict[CameraInfo, Message] = {}
+        self._task: Message | None = None
 
     def put(self, topic: str, message: Any, received_ns: int, digest: int = 0) -> Received:
         """Takes one message in; never raises for what a publisher sent.
@@ -163,6 +165,9 @@ class Sampler:
         for reader in state.readers:
             part = reader.part
             try:
+                if isinstance(reader, TaskReader):
+                    entry.text = reader(decoded.message)
+                    continue
                 if isinstance(reader, CameraInfoReader):
                     entry.values[part] = reader(decoded.message)
                     continue
@@ -207,6 +212,8 @@ class Sampler:
         for reader in state.readers:
             if isinstance(reader, CameraInfoReader):
                 self._infos[reader.part] = entry
+            elif isinstance(reader, TaskReader):
+                self._task = entry
         return jump
 
     def _notices(self, topic: str, state: _Topic, decoded: Decoded | None) -> tuple[str, ...]:
@@ -232,6 +239,14 @@ class Sampler:
         """Bytes found behind serialized messages since the start, padding included, by topic."""
         with self._lock:
             return {topic: state.trailing_bytes for topic, state in self._topics.items()}
+
+    def task(self) -> TaskText | None:
+        """See ``Sample.task``."""
+        with self._lock:
+            said = self._task
+        if self.contract.task is None:
+            return None
+        return _task(self.contract.task, said, 0)[1]
 
     def clear(self) -> None:
         """Drops every message and forgets the stamps; sequence counters go on."""
@@ -260,6 +275,7 @@ class Sampler:
                 if state.window_ns
             }
             infos = dict(self._infos)
+            said = self._task
             notices = tuple(w for state in self._topics.values() for w in sorted(state.said))
         observations: dict[str, Array] = {}
         stamps: list[InputStamp] = []
@@ -268,6 +284,10 @@ class Sampler:
             stamps += ours
             if value is not None:
                 observations[observation.key] = value
+        task = None
+        if (asked := self.contract.task) is not None:
+            stamp, task = _task(asked, said, now_ns)
+            stamps += [stamp] if stamp is not None else []
         measured: Array | None = None
         measured_fault = ""
         if (start := self.contract.start) is not None:
@@ -277,13 +297,30 @@ class Sampler:
                 measured_fault = message.faults.get(start.measured, "")
                 measured = None if measured_fault else message.value(start.measured)
         faults = tuple(f"{s.observation} ({s.topic}): {s.fault}" for s in stamps if s.fault)
-        return Sample(observations, tuple(stamps), faults, notices, measured, measured_fault)
+        return Sample(observations, tuple(stamps), faults, notices, measured, measured_fault, task)
 
 
 def _reader(source: Input) -> Reader:
     if isinstance(source, CameraInfo):
         return CameraInfoReader(source)
+    if isinstance(source, TaskInput):
+        return TaskReader(source)
     return ImageReader(source) if isinstance(source, ImagePart) else PartReader(source)
+
+
+def _task(
+    task: TaskInput, said: Message | None, now_ns: int
+) -> tuple[InputStamp | None, TaskText | None]:
+    """The text, and which message it came from."""
+    if said is None:
+        fault = "no task text yet" if task.required else ""
+        return InputStamp("task", task.topic, fault=fault) if fault else None, None
+    fault = said.faults.get(task, "")
+    age_ms = (now_ns - said.received_ns) * 1e-6
+    stamp = InputStamp(
+        "task", task.topic, said.stamp_ns, age_ms, said.digest, said.sequence, True, fault
+    )
+    return stamp, None if fault else TaskText(said.text, said.sequence)
 
 
 def _window_ns(contract: Contract, topic: str) -> int:

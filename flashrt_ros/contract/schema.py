@@ -9,6 +9,8 @@ from dataclasses import dataclass
 
 from flashrt_ros.contract.image.schema import CameraInfo, ImagePart
 from flashrt_ros.contract.qos import Qos
+from flashrt_ros.contract.task import KEYS as TASK_KEYS
+from flashrt_ros.contract.task import TaskInput
 
 __all__ = [
     "KEYS",
@@ -34,7 +36,9 @@ KEYS: Mapping[str, tuple[str, ...]] = {
         "actions",
         "unused_actions",
         "start",
+        "task",
     ),
+    "task": TASK_KEYS,
     "observation": (
         "key",
         "max_age_ms",
@@ -112,7 +116,7 @@ class Part:
 
 Source = Part | ImagePart
 """What an observation is read from: one topic each."""
-Input = Part | ImagePart | CameraInfo
+Input = Part | ImagePart | CameraInfo | TaskInput
 """Whatever is subscribed to."""
 
 

@@ -34,7 +34,8 @@ class Handlers:
         self._motion = stepper.motion
 
     def find(self, name: str) -> Handler:
-        """The handler of a service by its name."""
+        """The handler of a service by its name, as its turn comes."""
+        self._stepper.heed_task()
         handler: Handler = getattr(self, name)
         return handler
 

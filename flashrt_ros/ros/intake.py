@@ -17,6 +17,7 @@ import xxhash
 from flashrt_ros.contract import Contract, Sample, Sampler, decode
 from flashrt_ros.contract.cdr import peek_stamp
 from flashrt_ros.contract.image.schema import IMAGE_TYPES
+from flashrt_ros.contract.task import TaskText
 from flashrt_ros.errors import ContractError
 from flashrt_ros.ros.arrivals import Arrivals
 from flashrt_ros.ros.records import Outlet
@@ -129,6 +130,10 @@ class Intake:
                 # Told first, see take_jump; as of now there is nothing to act on.
                 return self.sampler.sample(0)
             return self.sampler.sample(now_ns, not_before_ns)
+
+    def task(self) -> TaskText | None:
+        """See ``Sample.task``."""
+        return self.sampler.task()
 
     def take_jump(self) -> tuple[int, str] | None:
         """The last jump back in time, once: steady receive time of its message, and words."""

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from flashrt_ros.contract import Contract, Sample
+from flashrt_ros.contract.task import TaskText
 from flashrt_ros.errors import SupersededError, UnsafeStartError
 from flashrt_ros.ros.commander import Commander, Outcome, Verdict
 from flashrt_ros.ros.motion import Motion
@@ -46,6 +47,9 @@ class Source(Protocol):
 
     def clear(self) -> None:
         """Drops all that was received."""
+
+    def task(self) -> TaskText | None:
+        """The last task text that came."""
 
 
 class Stepper:
@@ -108,6 +112,7 @@ class Stepper:
             self._plan_ns,
         )
         self._faults = ""
+        self._task_sequence = 0
         # A plan beside sees an older sample than the control steps that take its rows.
         self._planned: Sample | None = None
         self._acted_on: Sample | None = None
@@ -122,6 +127,7 @@ class Stepper:
         if last_ns:
             self.timing.period_ms.add(period_ms)
         self._heed_jump()
+        self.heed_task()
         self.resumption.check()
         sample = self.source.sample(now_ns, self.motion.not_before_ns)
         self.sample = sample
@@ -181,6 +187,25 @@ class Stepper:
             self.session.host.cursor = self.session.host.length
         self.outlet.log("warn", words)
         self.motion.time_jumped(received_ns)
+
+    def heed_task(self) -> None:
+        """Takes over a task text that has come; before each control step and each verb.
+
+        So a verb that names a task, or brings back a capsule's, has the last word over texts that
+        came before it, and a text over verbs that came before.
+        """
+        said = self.source.task()
+        if said is None or said.sequence == self._task_sequence:
+            return
+        self._task_sequence = said.sequence
+        host, asked = self.session.host, self._contract.task
+        if said.text == host.task:
+            return
+        host.task = said.text
+        self.outlet.log("info", f"task is now {said.text!r}")
+        if asked is not None and asked.on_change == "replan":
+            self.forget_plan()
+            host.cursor = host.length
 
     def _step(self, sample: Sample, now_ns: int, period_ms: float) -> None:
         epoch = self.motion.epoch
