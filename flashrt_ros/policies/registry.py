@@ -31,6 +31,7 @@ None.
 BUILT_IN: dict[str, str] = {
     "recurrent": "flashrt_ros.policies.recurrent:make",
     "hold": "flashrt_ros.policies.hold:make",
+    "hybrid": "flashrt_ros.policies.hybrid.policy:make",
     "cue_reach": "flashrt_ros.demo.policy:make",
 }
 """Our own policies. A table, because a colcon install carries no entry points of ours."""
