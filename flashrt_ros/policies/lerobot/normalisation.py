@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -99,7 +100,10 @@ def make_normaliser(checkpoint: LeRobotCheckpoint) -> CheckpointNormaliser:
             _old_source(checkpoint, "unnormalize_outputs"),
         )
     else:
-        sources = (_step_source(before, NORMALIZER), _step_source(behind, UNNORMALIZER))
+        sources = (
+            _step_source(before, NORMALIZER, checkpoint.directory / PREPROCESSOR),
+            _step_source(behind, UNNORMALIZER, checkpoint.directory / POSTPROCESSOR),
+        )
     inputs = {
         feature.name: _normaliser(sources[0], feature)
         for feature in checkpoint.input_features.values()
@@ -108,7 +112,7 @@ def make_normaliser(checkpoint: LeRobotCheckpoint) -> CheckpointNormaliser:
     return CheckpointNormaliser(inputs, _normaliser(sources[1], checkpoint.action))
 
 
-def _step_source(steps: tuple[Step, ...], name: str) -> _Source:
+def _step_source(steps: tuple[Step, ...], name: str, path: Path) -> _Source:
     for step in steps:
         if step.name not in (*_WITHOUT_EFFECT, name):
             raise CheckpointError(
@@ -123,8 +127,7 @@ def _step_source(steps: tuple[Step, ...], name: str) -> _Source:
     found = [step for step in steps if step.name == name]
     if len(found) != 1:
         raise CheckpointError(
-            f"{steps[0].where if steps else name}: expected one step {name!r} in this processor, "
-            f"found {len(found)}"
+            f"{path}: steps: expected one step {name!r} in this processor, found {len(found)}"
         )
     step = found[0]
     settings = step.settings()
@@ -158,7 +161,7 @@ def _old_source(checkpoint: LeRobotCheckpoint, group: str) -> _Source:
 def _normaliser(source: _Source, feature: Feature) -> Normaliser:
     where = f"{source.where}: {feature.name!r}"
     word = source.modes.get(feature.kind.value, "IDENTITY")
-    if word not in _WORDS:
+    if not isinstance(word, str) or word not in _WORDS:
         raise CheckpointError(
             f"{where}: normalisation of {feature.kind.value}: expected one of "
             f"{', '.join(_WORDS)}, found {shown(word)}"

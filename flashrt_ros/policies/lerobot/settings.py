@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -69,9 +70,9 @@ class Settings:
             CheckpointError: It is missing, no whole number or out of range.
         """
 
-        def fits(value: object) -> bool:
+        def fits(value: Any) -> bool:
             whole = isinstance(value, int) and not isinstance(value, bool)
-            return whole and at_least <= int(str(value)) <= at_most
+            return whole and at_least <= value <= at_most
 
         return self._read(key, default, fits, f"a whole number from {at_least} to {at_most}")
 
@@ -165,5 +166,7 @@ def _fits(key: str, patterns: Sequence[str]) -> bool:
 
 
 def _is_number(value: object) -> bool:
-    number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return number and math.isfinite(float(str(value)))
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return False
+    # An integer may be too large for a float.
+    return abs(value) <= sys.float_info.max
