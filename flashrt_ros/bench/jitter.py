@@ -51,7 +51,7 @@ def run(options: Options) -> Result:
 def _measure(
     result: Result, options: Options, name: str, factory: str, cameras: Sequence[str]
 ) -> None:
-    seconds = 3.0 if options.quick else 30.0
+    seconds = 3.0 if options.quick else 20.0
     nominal_ms = 1e3 / CONTROL_HZ
     with Stage() as stage:
         stage.peer("arm", names=joint_names(JOINTS), rate_hz=CONTROL_HZ)
