@@ -189,6 +189,11 @@ def test_wrong_weights_are_refused(tmp_path: Path, case: str) -> None:
             {"rope_parameters": {"rope_type": "yarn"}},
             "rope_type: expected 'default', found 'yarn'",
         ),
+        ({"rope_parameters": {"type": "linear"}}, "rope_type: expected 'default', found 'linear'"),
+        ({"attn_output_gate": False}, "attn_output_gate: expected True, found False"),
+        ({"num_experts": 8}, "num_experts: expected 0, found 8"),
+        ({"mtp_use_dedicated_embeddings": True}, "expected False, found True"),
+        ({"quantization_config": {"bits": 4}}, "quantization_config: expected None"),
         ({"vocab_size": None}, r"missing keys \['vocab_size'\]"),
         ({"hidden_size": "wide"}, "hidden_size: expected a whole number"),
         (

@@ -262,3 +262,24 @@ def test_impossible_configurations_are_refused() -> None:
     drive(session, episode(3))
     assert session.host.rows == 3 * 7
     assert isinstance(session.policy, HybridPolicy)
+
+
+@on_devices
+def test_previews_are_what_restores_would_do(device: str) -> None:
+    session = PolicySession(robot_policy(3), device=device, preview_sets=1)
+    seen = episode(10)
+    drive(session, seen[:3])
+    session.snapshot("three")
+    drive(session, seen[3:8])
+    session.snapshot("eight")
+    before = session.state_bytes()
+    now = {key: value.numpy() for key, value in seen[8].items()}
+    found = session.preview(["three", "eight"], now)
+    assert session.state_bytes() == before
+    values = []
+    for branch, name in zip(found, ("three", "eight"), strict=True):
+        session.restore(name)
+        values.append(session.step(now).values)
+        assert torch.equal(branch.actions_HA[0], values[-1])
+    assert not torch.equal(*values)
+    session.close()

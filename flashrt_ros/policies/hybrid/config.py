@@ -171,12 +171,19 @@ def read_pretrained(values: Mapping[str, Any], source: str, mtp: bool) -> ModelC
     outer = values
     if isinstance(values.get("text_config"), Mapping):
         values, source = values["text_config"], f"{source}: text_config"
-    rope = values.get("rope_parameters") or {
-        key: values[key] for key in ("rope_theta", "partial_rotary_factor") if key in values
-    }
+    rope = values.get("rope_parameters")
+    if not isinstance(rope, Mapping):
+        rope = {
+            key: values[key] for key in ("rope_theta", "partial_rotary_factor") if key in values
+        }
+    turning = rope.get("rope_type", rope.get("type", "default"))
     for key, found, expected in (
         ("hidden_act", values.get("hidden_act", "silu"), "silu"),
-        ("rope_parameters.rope_type", rope.get("rope_type", "default"), "default"),
+        ("rope_parameters.rope_type", turning, "default"),
+        ("attn_output_gate", values.get("attn_output_gate", True), True),
+        ("num_experts", values.get("num_experts") or 0, 0),
+        ("mtp_use_dedicated_embeddings", values.get("mtp_use_dedicated_embeddings", False), False),
+        ("quantization_config", outer.get("quantization_config"), None),
     ):
         if found != expected:
             raise CheckpointError(f"{source}: {key}: expected {expected!r}, found {found!r}")
