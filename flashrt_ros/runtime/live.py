@@ -123,16 +123,21 @@ class LiveState:
             " tries to put it back"
         )
 
-    def _check_present(self) -> None:
-        """On the control thread: puts a live state back that the driver would not put back."""
-        self._check_open()
-        assert self._arena is not None
-        if self._arena.memory.away:
-            if self._arena.memory.placed == LIVE:
-                with self.device.bind(Lane.CONTROL):
-                    self._arena.memory.place_live()
-            else:
-                self._refuse_away(self._arena.memory)
+    def _check_present(self) -> Arena:
+        """On the control thread: puts a live state back that the driver would not put back.
+
+        Returns:
+            Its arena, so that nobody has to check again.
+        """
+        arena = self._arena
+        if arena is None:
+            raise NotConfiguredError("the session is closed; make a new one")
+        if arena.memory.away:
+            if arena.memory.placed != LIVE:
+                self._refuse_away(arena.memory)
+            with self.device.bind(Lane.CONTROL):
+                arena.memory.place_live()
+        return arena
 
     def _check_open(self) -> None:
         if self._arena is None:
@@ -177,9 +182,9 @@ class LiveState:
 
     def _go(self, target: Capsule, key: int) -> None:
         """Makes ``target``, which has been checked, the live state."""
-        self._check_present()
+        arena = self._check_present()
         with self.device.bind(Lane.CONTROL), Tearing(self, "a restore failed"):
-            self.device.copy_(self.arena.fixed, target.segment.bytes)
+            self.device.copy_(arena.fixed, target.segment.bytes)
             self._noise_key = target.segment.noise_key
             if key != self._noise_key:
                 self._set_key(key)
@@ -252,8 +257,9 @@ class LiveState:
             raise
 
     def _fill(self, segment: Segment) -> None:
-        """Copies the live state into ``segment``; the control lane must be bound."""
-        self.device.copy_(segment.bytes, self.arena.fixed)
+        """Copies the live state, which is in its place; the control lane must be bound."""
+        assert self._arena is not None
+        self.device.copy_(segment.bytes, self._arena.fixed)
         segment.noise_key = self._noise_key
         if self._rows is not None:
             segment.rows = self._rows.keep(self.host.rows)
