@@ -6,16 +6,19 @@ belongs to another time, and a robot must not be moved by it.
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 import time
 
 import numpy as np
 from contract_examples import cdr, contract_dict, joint_state
 from control_rig import Lists
+from hypothesis import given
+from hypothesis import strategies as st
 from image_messages import camera_contract, noise, rgb_image
 
 from flashrt_ros.contract import Contract
-from flashrt_ros.ros.intake import Intake
+from flashrt_ros.ros.intake import MARGIN_NS, Intake, due
 
 
 def intake_of(out: Lists) -> Intake:
@@ -107,3 +110,35 @@ def test_nobody_looks_nothing_is_decoded() -> None:
         assert not intake.sample(time.monotonic_ns(), 0).faults
     assert intake.close()
     assert asked == [True, False]
+
+
+def test_a_camera_faster_than_the_control_loop_is_decoded_once_a_period() -> None:
+    contract = camera_contract(max_age_ms=1e6, size=[4, 6], range="byte")
+    intake = Intake(dataclasses.replace(contract, control_rate_hz=1.0), Lists())
+    arrivals = intake.figures["camera"].arrivals
+    for number in range(1, 101):
+        intake.receive("camera", cdr(rgb_image(noise(4, 6, 3, seed=number), stamp_ns=number)))
+        time.sleep(0.003)
+        if number % 50 == 0:
+            intake.sample(time.monotonic_ns(), 0)
+    end_s = time.monotonic() + 20.0
+    last = 0
+    while last < 100 and time.monotonic() < end_s:
+        time.sleep(0.02)
+        last = intake.sampler.sample(time.monotonic_ns(), 0).stamps[0].stamp_ns
+    assert intake.close()
+    assert last == 100, "the last one is decoded though none came after it"
+    decoded = intake.figures["camera"].received
+    assert arrivals.received == 100
+    assert decoded + arrivals.superseded == 100
+    assert decoded < 90, "most of those after the sample could wait, and were replaced"
+
+
+@given(st.integers(0, 10**9), st.integers(0, 10**8), st.integers(1, 10**9), st.integers(0, 10**8))
+def test_an_image_waits_only_where_a_newer_one_comes_in_time(
+    next_ns: int, interval_ns: int, period_ns: int, decode_ns: int
+) -> None:
+    until_ns = due(next_ns, interval_ns, period_ns, decode_ns)
+    assert until_ns <= next_ns - MARGIN_NS or until_ns == 0
+    if interval_ns == 0 or 2 * interval_ns >= 2 * period_ns:
+        assert until_ns == 0, "each image is used"

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 from flashrt_ros.ros.timing import Ring
 
 WINDOW = 64
@@ -27,6 +25,7 @@ class Arrivals:
         longest_gap_ms: Of these.
         lost: Messages that did not arrive, as the middleware counts them; written by its event.
         skipped: Messages missing between header stamps, lost or never sent, estimated.
+        usual_ms: Median of ``interval_ms``, now and then; 0 before it is known.
         superseded: Messages that arrived and were not decoded, as a newer one was there.
     """
 
@@ -41,8 +40,8 @@ class Arrivals:
         self.skipped = 0
         self.superseded = 0
         self._stamp_ms = Ring(WINDOW)
-        self._usual_ms = math.nan
-        self._usual_stamp_ms = math.nan
+        self.usual_ms = 0.0
+        self._usual_stamp_ms = 0.0
         self._last_stamp_ns = 0
 
     def note(self, received_ns: int, stamp_ns: int) -> None:
@@ -54,7 +53,7 @@ class Arrivals:
         """
         if self.last_ns:
             interval_ms = (received_ns - self.last_ns) / 1e6
-            if interval_ms > GAP * self._usual_ms:
+            if interval_ms > GAP * self.usual_ms > 0:
                 self.gaps += 1
                 self.longest_gap_ms = max(self.longest_gap_ms, interval_ms)
             self.interval_ms.add(interval_ms)
@@ -68,5 +67,5 @@ class Arrivals:
         self.last_ns = received_ns
         self._last_stamp_ns = stamp_ns
         if self.received % REFRESH == 0:
-            (self._usual_ms,) = self.interval_ms.percentiles(50)
+            (self.usual_ms,) = self.interval_ms.percentiles(50)
             (self._usual_stamp_ms,) = self._stamp_ms.percentiles(50)

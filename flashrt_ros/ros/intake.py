@@ -9,6 +9,7 @@ from __future__ import annotations
 import queue
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -28,6 +29,10 @@ QUIET_NS = 5_000_000_000
 """How long after a fault was logged the log is silent about others of its topic."""
 HEAD_BYTES = 16
 """Enough of a message for its header stamp."""
+FASTER = 1.5
+"""Images in a control period from which on waiting for a newer one pays."""
+MARGIN_NS = 5_000_000
+"""Before a control step, for a thread to be woken and to finish in time."""
 IDLE_NS = 1_000_000_000
 """So long after the last sample nobody looks: images then wait undecoded until one does."""
 
@@ -68,6 +73,26 @@ class _Arrival:
     received_ns: int
 
 
+def due(next_sample_ns: int, interval_ns: int, period_ns: int, decode_ns: int) -> int:
+    """Until when an image may wait for a newer one; in the past: not at all.
+
+    Where cameras are faster than the control loop, only the last image before each control step
+    is used. It is decoded as early as it takes to be ready by then.
+
+    Args:
+        next_sample_ns: Steady clock, when the next control step is expected.
+        interval_ns: Between images; 0: not known yet.
+        period_ns: Of the control loop.
+        decode_ns: What decoding of all images took at most.
+
+    Returns:
+        Steady clock; 0: it must not wait.
+    """
+    if not 0 < FASTER * interval_ns < period_ns:
+        return 0
+    return next_sample_ns - 2 * decode_ns - MARGIN_NS
+
+
 class Intake:
     """The inputs of one contract.
 
@@ -89,10 +114,14 @@ class Intake:
         self.figures = {
             topic: InputFigures(topic, type_name) for topic, type_name, _ in contract.topics()
         }
+        self._period_ns = round(contract.period_s * 1e9)
         self._image_topics = {
             topic for topic, type_name, _ in contract.topics() if type_name in IMAGE_TYPES
         }
         self._images: dict[str, _Arrival] = {}
+        # Images that wait for a newer one, and until when; and how long decoding takes.
+        self._held: dict[str, tuple[_Arrival, int]] = {}
+        self._decode_ns = 0
         self.overflow = 0
         self._outlet = outlet
         self._torch_threads = torch_threads
@@ -161,32 +190,77 @@ class Intake:
 
     def _run(self) -> None:
         torch.set_num_threads(self._torch_threads)
-        while (item := self._waiting.get()) is not None:
+        while True:
+            item: _Arrival | None
             try:
-                self._take(item)
-            except Exception as error:
-                words = f"intake of {item.topic}: {type(error).__name__}: {error}"
-                self._outlet.log("error", words)
+                item = self._waiting.get(timeout=self._patience_s())
+                if item is None:
+                    return
+                self._guarded(self._take, item)
+            except queue.Empty:
+                pass
+            now_ns = time.monotonic_ns()
+            for topic, (arrival, due_ns) in list(self._held.items()):
+                if now_ns >= due_ns:
+                    del self._held[topic]
+                    self._guarded(self._enter, arrival)
+
+    def _patience_s(self) -> float | None:
+        """Until the first image that is held is due."""
+        if not self._held:
+            return None
+        due_ns = min(due_ns for _, due_ns in self._held.values())
+        return max(due_ns - time.monotonic_ns(), 0) / 1e9
+
+    def _guarded(self, work: Callable[[_Arrival], None], arrival: _Arrival) -> None:
+        try:
+            work(arrival)
+        except Exception as error:
+            words = f"intake of {arrival.topic}: {type(error).__name__}: {error}"
+            self._outlet.log("error", words)
 
     def _take(self, arrival: _Arrival) -> None:
-        """Decodes a message, unless it is an image that a newer one has replaced."""
+        """Enters a message, unless it is an image that a newer one replaces."""
+        topic, received_ns = arrival.topic, arrival.received_ns
+        if topic not in self._image_topics:
+            self._enter(arrival)
+            return
+        arrivals = self.figures[topic].arrivals
+        arrivals.note(received_ns, peek_stamp(arrival.cdr))
+        arrivals.superseded += self._held.pop(topic, None) is not None
+        newest = self._images[topic]
+        if newest.received_ns != received_ns:
+            arrivals.superseded += 1
+            return
+        now_ns = time.monotonic_ns()
+        due_ns = due(
+            self._sampled_ns + self._period_ns,
+            round(arrivals.usual_ms * 1e6),
+            self._period_ns,
+            self._decode_ns * len(self._image_topics),
+        )
+        if due_ns - now_ns > 0:
+            self._held[topic] = (newest, due_ns)
+        else:
+            self._enter(newest)
+
+    def _enter(self, arrival: _Arrival) -> None:
+        """Decodes a message and lets the sampler have it."""
         topic, cdr, received_ns = arrival.topic, arrival.cdr, arrival.received_ns
         figures = self.figures[topic]
-        if topic in self._image_topics:
-            newest = self._images[topic]
-            if newest.received_ns != received_ns:
-                figures.arrivals.note(received_ns, peek_stamp(cdr))
-                figures.arrivals.superseded += 1
-                return
-            cdr = newest.cdr
+        begun_ns = time.monotonic_ns()
         digest = xxhash.xxh3_64_intdigest(cdr)
         try:
             message: object = decode(figures.type, cdr)
         except ContractError:
             message = cdr  # put finds the same fault and keeps it for the sample
-        idle = time.monotonic_ns() - self._sampled_ns > IDLE_NS
+        idle = begun_ns - self._sampled_ns > IDLE_NS
         prepared = self.sampler.prepare(topic, message, received_ns, digest, lazy=idle)
-        figures.arrivals.note(received_ns, prepared.message.stamp_ns)
+        if topic not in self._image_topics:
+            figures.arrivals.note(received_ns, prepared.message.stamp_ns)
+        elif not idle:
+            # The longest one, which is forgotten slowly.
+            self._decode_ns = max(time.monotonic_ns() - begun_ns, self._decode_ns * 15 // 16)
         with self._lock:
             received = self.sampler.enter(prepared)
             if received.time_jump:
