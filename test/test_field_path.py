@@ -192,6 +192,20 @@ def test_counts_of_names_are_checked_where_the_type_fixes_them() -> None:
     assert "names_field: expected an array of texts, found velocity" in refused(keys)
 
 
+def test_a_pose_in_another_frame_is_a_fault() -> None:
+    pose, _ = numbered("geometry_msgs/msg/PoseStamped")
+    assert values(pose, "position", "x", frame_id="") == [0.0]
+    for found in ("", "world", "/base_link"):
+        pose.header.frame_id = found
+        words = f"expected frame_id 'base_link', found '{found}': nothing is transformed"
+        with pytest.raises(ContractError, match=words):
+            values(pose, "position", "x", frame_id="base_link")
+    pose.header.frame_id = "base_link"
+    assert values(pose, "position", "x", frame_id="base_link") == [0.0]
+    keys = {"type": "std_msgs/msg/Float64", "field": "data", "frame_id": "base_link"}
+    assert "frame_id: expected no such key for std_msgs/msg/Float64" in refused(keys)
+
+
 HAND = """\
 # A hand.
 uint8 OPEN=1

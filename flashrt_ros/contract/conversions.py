@@ -103,6 +103,11 @@ class PartReader:
     def __call__(self, decoded: Decoded) -> Vector:
         """See ``Decoded.vector``."""
         part = self.part
+        if part.frame_id and (found := decoded.message.header.frame_id) != part.frame_id:
+            raise self._fault(
+                f"expected frame_id {part.frame_id!r}, found {found!r}: nothing is transformed, "
+                "so the numbers would be those of another frame"
+            )
         try:
             values = np.asarray(self._field.values(decoded.message), dtype=np.float64)
             carried = self._field.names

@@ -11,7 +11,7 @@ from typing import Any
 from flashrt_ros.contract.definitions import require_type
 from flashrt_ros.contract.image.entry import read_camera_info, read_image
 from flashrt_ros.contract.image.schema import KEYS as IMAGE_KEYS
-from flashrt_ros.contract.input_types import INPUT_TYPES, input_field
+from flashrt_ros.contract.input_types import INPUT_TYPES, input_field, is_stamped
 from flashrt_ros.contract.messages import OUTPUT_TYPES
 from flashrt_ros.contract.schema import KEYS, History, Observation, Output, Part, Qos, Start
 from flashrt_ros.contract.section import Section, as_number
@@ -66,6 +66,9 @@ def _part(section: Section, qos: Qos) -> Part:
         section.fail("field", f"numbers of a {type_name}", field, _hint(type_name, field, error))
     names = section.names("names")
     positional = section.names("positional", ())
+    frame_id = section.text("frame_id", "")
+    if frame_id and not is_stamped(type_name):
+        section.fail("frame_id", f"no such key for {type_name}, it has no header", frame_id)
     labels = reading.labels
     if reading.length and len(positional or names) != reading.length:
         section.fail(
@@ -87,6 +90,7 @@ def _part(section: Section, qos: Qos) -> Part:
         elements=_elements(section, len(names)),
         positional=positional,
         names_field=names_field,
+        frame_id=frame_id,
         unit=section.text("unit", ""),
         qos=_qos(section, qos),
         path=section.path,

@@ -59,6 +59,7 @@ KEYS: Mapping[str, tuple[str, ...]] = {
         "elements",
         "positional",
         "names_field",
+        "frame_id",
         "unit",
         "qos",
     ),
@@ -97,6 +98,7 @@ class Part:
         positional: Names by position for messages that carry none; empty: such are refused.
         names_field: Path of the texts that name the elements of ``field``; empty: as the type
             has it.
+        frame_id: That the header must have; empty: any.
         unit: Unit of all of them; empty where none is given.
         qos: Of the subscription.
         path: Key path in the file, for messages.
@@ -109,6 +111,7 @@ class Part:
     elements: tuple[str, ...] = ()
     positional: tuple[str, ...] = ()
     names_field: str = ""
+    frame_id: str = ""
     unit: str = ""
     qos: Qos = dataclasses.field(default_factory=Qos)
     path: str = ""

@@ -59,7 +59,9 @@ class ObservationSlot:
             if array is None:
                 self._mirror.zero_()
             else:
-                self._mirror.copy_(torch.from_numpy(np.ascontiguousarray(array)))
+                # torch takes no array that may not be written, such as a decoded image.
+                whole = np.require(array, requirements=["C", "W"])
+                self._mirror.copy_(torch.from_numpy(whole))
         else:
             self._array[...] = 0 if array is None else array
 
