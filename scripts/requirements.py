@@ -5,6 +5,7 @@
     python scripts/requirements.py demo test    the Python packages of these groups
     python scripts/requirements.py lerobot      what to install without its dependencies, and
     python scripts/requirements.py lerobot-needs     those that the tests' use of it imports
+    python scripts/requirements.py transformers      with its dependencies
 
 Prints one requirement a line. With a ROS 2 sourced, ROS 2 itself is never among them.
 """
@@ -70,6 +71,9 @@ LEROBOT: dict[str, list[str]] = {
         "tqdm",
     ],
 }
+
+# Its hybrid models are compared with ours; LeRobot's pins forbid it.
+TRANSFORMERS: dict[str, list[str]] = {"transformers": ["transformers>=5.17"]}
 
 # Generators that are plain Python packages. Wheels of the ROS 2 generators name them; a sourced
 # ROS 2 has them from the system, which an isolated build does not see.
@@ -162,6 +166,7 @@ def main(groups: list[str]) -> int:
     named = {
         **GROUPS,
         **LEROBOT,
+        **TRANSFORMERS,
         "build": ["cmake>=3.21", "ninja", "numpy", "setuptools>=65", "wheel"],
     }
     unknown = sorted(set(groups) - {*named, "ros"})
