@@ -15,8 +15,17 @@ import pytest
 from contract_examples import cdr
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from image_messages import compressed, encoded, image, image_part, noise, rgb_image
+from image_messages import (
+    camera_contract,
+    compressed,
+    encoded,
+    image,
+    image_part,
+    noise,
+    rgb_image,
+)
 
+from flashrt_ros.contract import Sampler
 from flashrt_ros.contract.conversions import decode
 from flashrt_ros.contract.image import compressed as compressed_module
 from flashrt_ros.contract.image.compressed import DEPTH_HEADER, require_pillow
@@ -299,3 +308,51 @@ def test_without_pillow_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> N
     with pytest.raises(UnsupportedError, match=r"flashrt_ros\[images\]"):
         require_pillow()
     assert "python3-pil" in compressed_module.INSTALL
+
+
+def test_colors_are_the_bytes_that_opencv_gives() -> None:
+    cv2 = pytest.importorskip("cv2")
+    packed, planes, rgb = noise(48, 64, 2), noise(72, 64), noise(48, 64, 3)
+    for encoding, pixels, code in (
+        ("uyvy", packed, cv2.COLOR_YUV2RGB_UYVY),
+        ("yuv422_yuy2", packed, cv2.COLOR_YUV2RGB_YUY2),
+        ("nv12", planes, cv2.COLOR_YUV2RGB_NV12),
+        ("nv21", planes, cv2.COLOR_YUV2RGB_NV21),
+    ):
+        step = 128 if pixels is packed else 64
+        found = pixels_of(image(pixels.tobytes(), encoding, 48, 64, step))
+        assert np.array_equal(found, cv2.cvtColor(pixels, code)), encoding
+    gray = read(rgb_image(rgb), size=[48, 64], color="gray", range="byte")[0]
+    assert np.array_equal(gray, cv2.cvtColor(rgb, cv2.COLOR_RGB2GRAY))
+    data = encoded(cv2.GaussianBlur(rgb, (0, 0), 3), "jpeg", quality=90)
+    found = read(compressed(data, "jpeg"), size=[48, 64], type=COMPRESSED, range="byte")
+    wanted = cv2.imdecode(np.frombuffer(data, np.uint8), 1)[..., ::-1]
+    assert np.array_equal(np.moveaxis(found, 0, 2), wanted)
+
+
+FRAMES = {
+    RAW: cdr(rgb_image(noise(4, 6, 3))),
+    COMPRESSED: cdr(compressed(encoded(noise(4, 6, 3), "png"), "png")),
+}
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    kind=st.sampled_from(sorted(FRAMES)),
+    changes=st.lists(st.tuples(st.integers(0, 10_000), st.integers(0, 255)), max_size=5),
+    cut=st.integers(0, 40),
+)
+def test_damaged_messages_are_an_image_or_a_fault(
+    kind: str, changes: list[tuple[int, int]], cut: int
+) -> None:
+    data = bytearray(FRAMES[kind])
+    for position, value in changes:
+        data[position % len(data)] = value
+    sampler = Sampler(camera_contract(size=[4, 6], type=kind))
+    fault = sampler.put("camera", bytes(data[: len(data) - cut]), 0).fault
+    sample = sampler.sample(0)
+    assert bool(fault) == bool(sample.faults)
+    if not fault:
+        found = sample.observations["observation.image"]
+        assert found.shape == (3, 4, 6)
+        assert np.isfinite(found).all()

@@ -6,6 +6,7 @@ name in openpi and LeRobot, ``area`` OpenCV's ``INTER_AREA``. docs/contract.md h
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 
 import torch
@@ -114,18 +115,30 @@ def _resize(image_CHW: torch.Tensor, step: Step, height: int, width: int) -> tor
 def _area(image_CHW: torch.Tensor, size: int, axis: int) -> torch.Tensor:
     """Mean over intervals of equal length, which may begin and end within a pixel."""
     length = image_CHW.shape[axis]
-    if length % size == 0:
-        parts: torch.Tensor = image_CHW.unflatten(axis, (size, length // size))
-        return parts.mean(axis + 1)
-    # The integral from the edge to any place, from which each interval is a difference.
-    sums = torch.cumsum(image_CHW, axis, dtype=torch.float64)
-    sums = torch.cat((torch.zeros_like(sums.narrow(axis, 0, 1)), sums), axis)
+    if length == size:
+        return image_CHW
+    shape = [1, 1, 1]
+    shape[axis] = size
+    total: torch.Tensor | None = None
+    for pixels, shares in _taps(length, size):
+        share = image_CHW.index_select(axis, pixels) * shares.view(shape)
+        total = share if total is None else total.add_(share)
+    assert total is not None
+    return total
+
+
+@functools.lru_cache(maxsize=32)
+def _taps(length: int, size: int) -> tuple[tuple[torch.Tensor, torch.Tensor], ...]:
+    """For the first, second ... pixel under each interval: its index and its share."""
     edges = torch.arange(size + 1, dtype=torch.float64) * (length / size)
-    whole = edges.to(torch.int64).clamp_(max=length - 1)
-    part = (edges - whole).view([-1] + [1] * (2 - axis))
-    low, high = sums.index_select(axis, whole), sums.index_select(axis, whole + 1)
-    at_edges = low + part * (high - low)
-    return (at_edges.diff(dim=axis) * (size / length)).to(torch.float32)
+    low, high = edges[:-1], edges[1:]
+    taps = []
+    for tap in range(-(-length // size) + 1):
+        pixels = low.to(torch.int64) + tap
+        covered = torch.minimum(high, pixels + 1.0) - torch.maximum(low, pixels.double())
+        shares = covered.clamp_(min=0.0) * (size / length)
+        taps.append((pixels.clamp_(max=length - 1), shares.to(torch.float32)))
+    return tuple(taps)
 
 
 def _check_room(step: Step, height: int, width: int) -> None:
