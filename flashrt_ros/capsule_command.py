@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 from flashrt_ros.errors import FlashRTError, InvalidArgumentError
 
 if TYPE_CHECKING:
-    from flashrt_ros.runtime.capsule_image import CapsuleImage
+    from flashrt_ros.runtime.capsule_diff import BufferDifference
+    from flashrt_ros.runtime.capsule_image import CapsuleImage, RowBlock
 
 DEFAULT_DIR = "~/.ros/flashrt_ros/capsules"
 SAME, DIFFERS, TROUBLE = 0, 1, 2
@@ -72,7 +73,7 @@ def _ls(arguments: argparse.Namespace) -> int:
                 _time(facts.created_ns),
                 str(facts.host.step),
                 str(facts.host.episode),
-                str(sum(len(buffer.data) for buffer in image.buffers)),
+                str(image.size_bytes),
                 facts.state_fingerprint.id[:12],
                 facts.host.task,
             )
@@ -99,6 +100,11 @@ def _show(arguments: argparse.Namespace) -> int:
     for buffer in content["buffers"]:
         shape = "x".join(map(str, buffer["shape"])) or "scalar"
         print(f"  {buffer['name']:<32} {buffer['dtype']} {shape}, {buffer['size_bytes']} bytes")
+    if (rows := content["rows"]) is not None:
+        print(f"\nrows: {rows['count']} of {rows['row_bytes']} bytes each")
+        for buffer in rows["buffers"]:
+            shape = "x".join(map(str, buffer["shape"])) or "scalar"
+            print(f"  {buffer['name']:<32} {buffer['dtype']} {shape}, at byte {buffer['offset']}")
     return SAME
 
 
@@ -128,6 +134,23 @@ def _content(image: CapsuleImage) -> dict[str, Any]:
             }
             for buffer in image.buffers
         ],
+        "rows": None if image.rows is None else _rows(image.rows),
+    }
+
+
+def _rows(rows: RowBlock) -> dict[str, Any]:
+    return {
+        "count": rows.count,
+        "row_bytes": rows.row_bytes,
+        "buffers": [
+            {
+                "name": row.name,
+                "dtype": str(row.dtype).removeprefix("torch."),
+                "shape": list(row.shape),
+                "offset": row.offset,
+            }
+            for row in rows.buffers
+        ],
     }
 
 
@@ -144,19 +167,25 @@ def _diff(arguments: argparse.Namespace) -> int:
     for line in found.fields:
         print(f"{line.field}: {_printable(line.one)} -> {_printable(line.other)}")
     for buffer in found.buffers:
-        index = ", ".join(map(str, buffer.where))
-        largest = (
-            "of equal value or not finite"
-            if buffer.largest != buffer.largest
-            else f"largest difference {buffer.largest!r}"
-        )
+        print(f"{buffer.name}: {_amount(buffer)}")
+    for rows in found.rows:
         print(
-            f"{buffer.name}: {buffer.elements} of {buffer.of} elements differ, {largest} at"
-            f" [{index}]"
+            f"{rows.buffer.name}: {rows.rows} of {rows.of} rows differ, the first is {rows.first},"
+            f" the last {rows.last}; {_amount(rows.buffer)}"
         )
     if not found:
         print("the same execution state")
     return DIFFERS if found else SAME
+
+
+def _amount(buffer: BufferDifference) -> str:
+    largest = (
+        "of equal value or not finite"
+        if buffer.largest != buffer.largest
+        else f"largest difference {buffer.largest!r}"
+    )
+    index = ", ".join(map(str, buffer.where))
+    return f"{buffer.elements} of {buffer.of} elements differ, {largest} at [{index}]"
 
 
 def _verify(arguments: argparse.Namespace) -> int:

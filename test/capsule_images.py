@@ -84,7 +84,9 @@ def meaning(image: CapsuleImage) -> Any:
     states = [list(f.fields.items()) for f in (facts.state_fingerprint, facts.exec_fingerprint)]
     rest = replace(facts, state_fingerprint=None, exec_fingerprint=None)  # type: ignore[arg-type]
     buffers = {b.name: (b.dtype, b.shape, bytes(b.data)) for b in image.buffers}
-    return vars(rest), states, buffers
+    block = image.rows
+    rows = None if block is None else (block.buffers, block.row_bytes, bytes(block.data))
+    return vars(rest), states, buffers, rows
 
 
 def split(content: bytes) -> tuple[bytes, bytes]:

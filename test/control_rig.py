@@ -110,6 +110,8 @@ class Rig:
         miss_limit_s: float = 0.5,
         activate: bool = True,
         capsule_dir: str = "",
+        store_bytes: int = 1 << 20,
+        host_store_bytes: int = 0,
         **changes: Any,
     ) -> None:
         policy = policy or Follow()
@@ -123,11 +125,18 @@ class Rig:
         self.motion = Motion()
         self.inputs = Inputs(self.contract)
         self.commander = Commander(self.contract, self.motion, self.out, dry_run, miss_limit_s)
-        self.session = PolicySession(policy, rollback_depth=8, store_bytes=1 << 20, warm_up=0)
-        self.planner = Planner(self.session) if policy.plan_kind is PlanKind.BESIDE else None
-        self.options = Options()
         self.queue = VerbQueue()
         self.storage = Storage(capsule_dir, self.queue, self.out)
+        self.session = PolicySession(
+            policy,
+            rollback_depth=8,
+            store_bytes=store_bytes,
+            warm_up=0,
+            host_store_bytes=host_store_bytes,
+            folder=self.storage.folder,
+        )
+        self.planner = Planner(self.session) if policy.plan_kind is PlanKind.BESIDE else None
+        self.options = Options()
         self.stepper = Stepper(
             self.session,
             self.contract,

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from expected_error import expected
 from ledger_policy import MOST, Ledger, row_bytes
 
 from flashrt_ros.errors import (
@@ -26,6 +27,7 @@ from flashrt_ros.errors import (
 from flashrt_ros.runtime.capsule import Capsule
 from flashrt_ros.runtime.device import Lane
 from flashrt_ros.runtime.noise import as_signed
+from flashrt_ros.runtime.place import Tier
 from flashrt_ros.runtime.policy import HostRecord
 from flashrt_ros.runtime.session import PolicySession
 
@@ -70,7 +72,12 @@ class Pair:
     """
 
     def __init__(
-        self, width: int = 3, capacity: int = 40, slots: int = 11, device: str = "cpu"
+        self,
+        width: int = 3,
+        capacity: int = 40,
+        slots: int = 11,
+        device: str = "cpu",
+        **options: Any,
     ) -> None:
         """Makes both; rows are small beside a slot with the default width, large with 124."""
         self.width = width
@@ -84,6 +91,7 @@ class Pair:
             store_bytes=least + 2 * (slots - DEPTH - 1) * slot_bytes,
             rollback_depth=DEPTH,
             warm_up=0,
+            **options,
         )
         self.live = Copy(key=5)
         self.kept: dict[str, Copy] = {}
@@ -120,7 +128,7 @@ class Pair:
     def _step(self, a: int, b: int) -> None:
         session, live = self.session, self.live
         if len(live.rows) + MOST > session.layout.capacity:
-            with _expected(NoMemoryError, "nothing was run"):
+            with expected(NoMemoryError, "nothing was run"):
                 session.step({"told": [a % 3, 1]})
             return
         before = live.twin()
@@ -159,16 +167,16 @@ class Pair:
         name, pin, again = f"n{a % NAMES}", b % 7 == 0, b % 2 == 0
         old = session.store.get(name) if name in session.store else None
         if old is not None and not again:
-            with _expected(AlreadyExistsError, name):
+            with expected(AlreadyExistsError, name):
                 session.snapshot(name, pin)
             return
         if old is not None and old.pinned:
-            with _expected(PinnedError, name):
+            with expected(PinnedError, name):
                 session.snapshot(name, pin, replace=True)
             return
         victims, new = self._foresee(old)
         if victims is None:
-            with _expected(NoMemoryError, "no room for one more"):
+            with expected(NoMemoryError, "no room for one more"):
                 session.snapshot(name, pin, replace=again)
             return
         made = session.snapshot(name, pin, replace=again)
@@ -180,7 +188,7 @@ class Pair:
     def _fork_live(self, a: int, b: int) -> None:
         victims, new = self._foresee(None)
         if victims is None:
-            with _expected(NoMemoryError, "no room for one more"):
+            with expected(NoMemoryError, "no room for one more"):
                 self.session.fork(None, count=1)
             return
         branches = self.session.fork(None, count=1 + a % 2)
@@ -209,7 +217,7 @@ class Pair:
         step = self.live.host.step
         targets = [c for c in ring if c.host.step <= step - steps]
         if not targets:
-            with _expected(NotFoundError, "rollback by"):
+            with expected(NotFoundError, "rollback by"):
                 self.session.rollback(steps)
             return
         assert self.session.rollback(steps) == step - targets[-1].host.step
@@ -218,7 +226,7 @@ class Pair:
     def _parent(self, a: int, b: int) -> None:
         parent = self.session.capsule_id
         if parent not in self.session.store:
-            with _expected(NotFoundError, ""):
+            with expected(NotFoundError, ""):
                 self.session.rollback()
             return
         target = self.session.store.get(parent)
@@ -231,12 +239,13 @@ class Pair:
             return
         used = self.session.store.bytes_used
         unique = self.session.store.unique_bytes(target)
+        here = target.segment.tier is Tier.DEVICE
         if target.pinned and b % 2:
-            with _expected(PinnedError, target.name):
+            with expected(PinnedError, target.name):
                 self.session.drop(target.name)
             return
         assert self.session.drop(target.name, force=True) == unique
-        assert used - self.session.store.bytes_used == unique
+        assert used - self.session.store.bytes_used == (unique if here else 0)
 
     def _pin(self, a: int, b: int) -> None:
         target = self._pick(a)
@@ -260,11 +269,18 @@ class Pair:
         capsules = self.session.store.list()
         return capsules[number % len(capsules)] if capsules else None
 
-    def _foresee(self, old: Capsule | None) -> tuple[list[Capsule] | None, int]:
-        """Who must go for one more capsule, by trying it out on a recount; and new rows."""
+    def _foresee(
+        self, old: Capsule | None, arriving: int | None = None
+    ) -> tuple[list[Capsule] | None, int]:
+        """Who must go for one more capsule, by trying it out on a recount; and new rows.
+
+        Args:
+            old: It takes the place of this one.
+            arriving: It is not of the live state, but comes from elsewhere with so many rows.
+        """
         store = self.session.store
         assert store.rows is not None
-        capsules = store.list()
+        capsules = [c for c in store.list() if c.segment.tier is Tier.DEVICE]
         # What is stored of the live rows, and in which segment.
         stored, tail = 0, None
         for capsule in capsules:
@@ -280,6 +296,8 @@ class Pair:
         if tail is not None and ends[id(tail)][1] == stored:
             room = -(-(stored - tail.first) // pages) * pages - (stored - tail.first)
         needed = max(0, -(-(new - room) // pages))
+        if arriving is not None:
+            needed, guard = -(-arriving // pages), []
 
         def fits(without: list[Capsule]) -> bool:
             left = [c for c in capsules if c not in without]
@@ -288,7 +306,7 @@ class Pair:
             slots = len({id(c.segment) for c in left})
             return slots < store.pool.slots and used + needed <= store.rows.pages
 
-        gone = [] if old is None else [old]
+        gone = [old] if old in capsules else []
         ring = [c for c in capsules if c.automatic and c is not old][:-1]
         named = [c for c in capsules if not c.automatic and not c.pinned and c is not old]
         named.sort(key=lambda c: store._used[c.id])
@@ -307,9 +325,15 @@ class Pair:
         return victims, new
 
     def _gone(self, victims: list[Capsule]) -> None:
-        names = [c.name for c in victims if not c.automatic]
-        assert self.session.last_evicted == names
-        assert not any(c.id in self.session.store for c in victims)
+        left = [c for c in victims if c.segment.tier is not Tier.DISK]
+        assert self.session.last_evicted == [c.name for c in left if not c.automatic]
+        self._left(victims)
+
+    def _left(self, victims: list[Capsule]) -> None:
+        """Who gave way is gone, or is in its file again."""
+        there = {id(capsule) for capsule in self.session.store.list()}
+        for capsule in victims:
+            assert (id(capsule) in there) == (capsule.segment.tier is Tier.DISK)
 
     def compare(self, generation: int, removals: int) -> None:
         """Every byte, every count."""
@@ -337,20 +361,25 @@ class Pair:
                 continue
             seen.add(id(segment))
             held = replace_key(self._fixed(kept), session, segment.noise_key)
-            assert segment.bytes.cpu().numpy().tobytes() == held
-            assert segment.rows is not None
-            parts = [memory[s.row : s.row + e - s.first] for s, e in segment.rows.segments()]
-            found = np.concatenate(parts[::-1]).tobytes() if parts else b""
-            assert found == b"".join(kept.rows)
+            assert self._found(capsule, memory) == (held, b"".join(kept.rows))
             sharing = [c for c in capsules if c.segment is segment]
             assert segment.holders == len(sharing)
         self._audit(capsules)
+
+    def _found(self, capsule: Capsule, memory: Any) -> tuple[bytes, bytes]:
+        """The bytes that are stored of a capsule, and of its rows."""
+        segment = capsule.segment
+        assert segment.rows is not None
+        parts = [memory[s.row : s.row + e - s.first] for s, e in segment.rows.segments()]
+        found = np.concatenate(parts[::-1]).tobytes() if parts else b""
+        return segment.bytes.cpu().numpy().tobytes(), found
 
     def _audit(self, capsules: list[Capsule]) -> None:
         """Counts anew who holds what; nothing else may be held."""
         store, pool = self.session.store, self.session.store.rows
         assert pool is not None
-        spans = {id(c.segment): c.segment.rows for c in capsules}
+        here = [c for c in capsules if c.segment.tier is Tier.DEVICE]
+        spans = {id(c.segment): c.segment.rows for c in here}
         holders: dict[int, dict[int, int]] = {}
         nodes: dict[int, Any] = {}
         waiting = [(s.tail, s.end) for s in spans.values() if s is not None and s.tail is not None]
@@ -410,17 +439,3 @@ def recount(capsules: list[Capsule], guard: list[Any]) -> dict[int, tuple[int, i
             first, most = ends.get(id(node), (node.first, 0))
             ends[id(node)] = (first, max(most, end))
     return ends
-
-
-class _expected:  # noqa: N801 - reads as a phrase
-    """Like ``pytest.raises``, which takes longer than the verb."""
-
-    def __init__(self, kind: type[Exception], words: str) -> None:
-        self._kind, self._words = kind, words
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: Any, error: Any, _: Any) -> bool:
-        assert kind is not None, f"expected {self._kind.__name__}"
-        return issubclass(kind, self._kind) and self._words in str(error)

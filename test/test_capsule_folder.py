@@ -20,6 +20,7 @@ from pathlib import Path
 import pytest
 import torch
 from capsule_images import content_of, image_of, image_with, meaning
+from row_images import image_with_rows
 
 from flashrt_ros.errors import (
     AlreadyExistsError,
@@ -29,13 +30,14 @@ from flashrt_ros.errors import (
     StateMismatchError,
     StorageError,
 )
+from flashrt_ros.runtime.capsule_file import encode
 from flashrt_ros.runtime.capsule_folder import STALE_S, CapsuleFolder, file_name, load_file
 from flashrt_ros.runtime.capsule_image import CapsuleImage
 from flashrt_ros.runtime.file_system import FileSystem
 
 KILLS = int(os.environ.get("FLASHRT_ROS_KILLS", "20"))
 """Writers that are killed at random moments; more by the environment."""
-OLD, NEW = image_of(1), image_of(4)
+OLD, NEW = image_of(1), image_with_rows(19)
 
 
 class Recorded(FileSystem):
@@ -202,7 +204,7 @@ def test_damage_is_named_with_the_path(tmp_path: Path) -> None:
     raw = bytearray(path.read_bytes())
     raw[-1] ^= 1
     path.write_bytes(raw)
-    with pytest.raises(CorruptError, match=f"^{path}: bytes of buffer 'trace' were changed"):
+    with pytest.raises(CorruptError, match=f"^{path}: bytes of buffer '__rows__' were changed"):
         CapsuleFolder(tmp_path).load("cut")
     path.write_bytes(raw[:50])
     with pytest.raises(CorruptError, match=f"^{path}: truncated"):
@@ -228,7 +230,7 @@ def test_a_file_too_large_for_memory_is_refused_by_its_header(tmp_path: Path) ->
 def test_order_of_the_calls_of_a_new_file(tmp_path: Path) -> None:
     system = Recorded()
     CapsuleFolder(tmp_path, system).save(NEW)
-    writes = ["write"] * (1 + len(NEW.buffers))
+    writes = ["write"] * len(encode(NEW))
     assert system.calls == ["create", *writes, "fsync", "link", "unlink", "fsync_folder"]
     assert not system.open_files
 
@@ -237,7 +239,7 @@ def test_order_of_the_calls_of_a_replacement(tmp_path: Path) -> None:
     CapsuleFolder(tmp_path).save(OLD)
     system = Recorded()
     CapsuleFolder(tmp_path, system).save(NEW, replace=True)
-    writes = ["write"] * (1 + len(NEW.buffers))
+    writes = ["write"] * len(encode(NEW))
     assert system.calls == ["create", *writes, "fsync", "rename", "fsync_folder"]
     assert not system.open_files
 

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from ledger_policy import Ledger
 
-from flashrt_ros.errors import InternalError, NoMemoryError, SpecError, UnsupportedError
+from flashrt_ros.errors import InternalError, NoMemoryError, SpecError
 from flashrt_ros.runtime.buffers import (
     ALIGNMENT,
     ROW_ALIGNMENT,
@@ -354,17 +354,6 @@ def test_verbs_on_rows_take_no_device_memory() -> None:
     for counter in ("allocation.all.allocated", "segment.all.allocated"):
         assert after[counter] == before[counter], counter
     session.close()
-
-
-def test_a_state_with_rows_is_not_written_to_a_file_yet() -> None:
-    session = PolicySession(Ledger())
-    session.step({"told": [1, 5]})
-    session.snapshot("a")
-    used = session.store.bytes_used
-    with pytest.raises(UnsupportedError, match=r"'a': .*'ledger' grows by rows \(tape, mark\)"):
-        session.export("a")
-    session.drop("a")
-    assert session.store.bytes_used < used  # nothing has stayed held
 
 
 @on_devices

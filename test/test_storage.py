@@ -197,7 +197,7 @@ def test_too_many_at_once_are_refused_and_none_is_lost(rig: Rig, tmp_path: Path)
     verbs = [rig.call("save_capsule", name="cut", file=f"f{n}")[0] for n in range(PENDING)]
     busy = rig.ask("save_capsule", name="cut", file="more")
     assert busy.code is ErrorCode.BUSY
-    assert f"{PENDING} saves and loads are under way already" in busy.message
+    assert f"{PENDING} saves, loads and moves are under way already" in busy.message
     assert rig.ask("load_capsule", file="f0").code is ErrorCode.BUSY
     gate.opened.set()
     assert [finish(rig, verb).code for verb in verbs] == [ErrorCode.NONE] * PENDING

@@ -238,8 +238,8 @@ CASES: dict[str, Case] = {
     "TIMEOUT": (ErrorCode.TIMEOUT, _timeout, ("snapshot", "withdrawn", "repeat it")),
     "UNSUPPORTED tier": (
         ErrorCode.UNSUPPORTED,
-        lambda stage: stage.ask("snapshot", tier="disk"),
-        ("tier", "'disk'", "'device'"),
+        lambda stage: stage.ask("snapshot", tier="host"),
+        ("tier 'host'", "on cpu host and device are one memory", "raise store_bytes"),
     ),
     "NOT_FOUND preview": (
         ErrorCode.NOT_FOUND,

@@ -97,3 +97,32 @@ def test_a_retry_gets_the_first_answer_and_writes_once(stage: Stage) -> None:
         return found == wanted
 
     stage.peer.wait(told, f"{wanted}", seen=lambda: stage.events)
+
+
+def test_a_capsule_on_disk_is_restored_by_the_node(stage: Stage) -> None:
+    """The whole way over ROS: moved, listed, forked there, restored, continued to the bit."""
+    stage.run()
+    stage.wait_steps(4)
+    cut = stage.do("snapshot", name="away", tier="disk").capsule
+    assert cut.tier == "disk"
+    first = trace(stage, cut.generation, cut.step)
+    folder = stage.folder / "capsules"
+    assert (folder / f"away.{cut.id}.capsule").exists()
+    branch = stage.do("fork", name="away", names=["branch"]).branches[0]
+    assert branch.tier == "disk"
+    restored = stage.do("restore", name="away", publish=True)
+    assert restored.capsule.tier == "device"
+    assert trace(stage, restored.generation, cut.step) == first
+    # Control: the branch has a key of its own.
+    other = stage.do("restore", name="branch", publish=True)
+    assert_no_step_is_alike(first, trace(stage, other.generation, cut.step))
+    moved = stage.do("move_capsule", name="away", tier="disk")
+    assert moved.path == str(folder / f"away.{cut.id}.capsule")
+    listed = stage.do("list_capsules")
+    assert {c.name: c.tier for c in listed.capsules}["branch"] == "disk"
+    assert listed.host_bytes_budget == 0
+    events = [(e.name, e.tier) for e in stage.events if e.kind == CapsuleEvent.MOVE]
+    assert events == [("away", "disk"), ("away", "device"), ("away", "disk")]
+    for name in ("away", "branch"):
+        stage.do("drop_capsule", name=name)
+    assert not (folder / f"away.{cut.id}.capsule").exists()

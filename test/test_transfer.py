@@ -20,7 +20,7 @@ import capsule_child
 import pytest
 import session_checks as checks
 import torch
-from capsule_child import POLICIES, continuation
+from capsule_child import POLICIES, continuation, seen
 from capsule_images import content_of, image_of, image_with, meaning
 from toy_policies import ToyChunk, ToyRecurrent, observations
 
@@ -72,12 +72,12 @@ def check_continues_in_another_process(device: str, folder: Path) -> None:
         session = PolicySession(make(), device=device, seed=5)
         session.reset_(task="pick", seed=8)
         for step in range(11):
-            session.step(observations(step))
+            session.step(seen(session, step))
         session.snapshot(f"{kind}-cut")
         session.fork(f"{kind}-cut", seeds=(21, 22), names=(f"{kind}-left", f"{kind}-right"))
         session.reset_(task="pick", seed=9)
         for step in range(11):
-            session.step(observations(step))
+            session.step(seen(session, step))
         session.snapshot(f"{kind}-other")
         for capsule in [c for c in session.store.list() if not c.automatic]:
             files.save(session.export(capsule.name))
@@ -131,18 +131,19 @@ def test_a_capsule_that_is_held_is_not_overwritten(held: bool) -> None:
     weight = session_of().layout.fixed_bytes
     session = session_of(store_bytes=3 * weight, rollback_depth=0)
     session.step(observations(0))
-    capsule = session.snapshot("cut")
+    session.snapshot("cut")
     expected = meaning(session.export("cut"))
-    if held:
-        session.hold("cut")
+    holding = session.hold("cut")
+    if not held:
+        holding.place.release()  # as if nobody had noticed
     session.drop("cut")
     assert session.store.bytes_used == (weight if held else 0)
     for step in range(6):
         session.step(observations(step))
         session.snapshot(f"s{step}")
     if not held:
-        capsule.segment.holders = 1  # as if nobody had noticed
-    found = meaning(session.read(capsule))
+        holding.place.holders = 1
+    found = meaning(session.read(holding))
     assert (found == expected) == held
     if held:
         assert session.store.bytes_used == 2 * weight, "the slot is free again"
@@ -339,11 +340,11 @@ def test_a_copy_that_fails_leaves_no_capsule(monkeypatch: pytest.MonkeyPatch) ->
     before = checks.fingerprint_of(session)
     staged = session.stage(image_of())
 
-    def broken(dst: torch.Tensor, src: torch.Tensor) -> None:
+    def broken(pairs: object) -> None:
         raise RuntimeError("the bus is gone")
 
     with monkeypatch.context() as patch:
-        patch.setattr(session.device, "copy_", broken)
+        patch.setattr(session.device, "carry", broken)
         with pytest.raises(RuntimeError, match="the bus is gone"):
             session.import_(staged)
     assert checks.fingerprint_of(session) == before
@@ -372,5 +373,5 @@ def test_a_closed_session_neither_gives_nor_takes() -> None:
     for call in (lambda: session.export("a"), lambda: session.import_(image)):
         with pytest.raises(NotConfiguredError, match="the session is closed"):
             call()
-    with pytest.raises(NotConfiguredError, match="the session of this capsule is closed"):
+    with pytest.raises(NotConfiguredError, match="the session is closed"):
         session.read(held)

@@ -13,11 +13,11 @@ KINDS = (
 )  # fmt: skip
 
 
-def draw(seed: int, count: int) -> list[Verb]:
-    """Returns ``count`` verbs, the same for the same seed."""
+def draw(seed: int, count: int, more: Sequence[str] = ()) -> list[Verb]:
+    """Returns ``count`` verbs, the same for the same seed; also those named in ``more``."""
     choose = random.Random(seed)
     # Some sequences seldom restore and get long, some seldom step.
-    kinds = [*KINDS, *["step"] * choose.choice((0, 0, 8, 30))]
+    kinds = [*KINDS, *more, *["step"] * choose.choice((0, 0, 8, 30))]
     return [
         (choose.choice(kinds), choose.randrange(1000), choose.randrange(1000))
         for _ in range(count)

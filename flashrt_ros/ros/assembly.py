@@ -6,6 +6,7 @@ import time
 
 from flashrt_ros.contract import Contract
 from flashrt_ros.hardware.finding import Level
+from flashrt_ros.hardware.memory import in_words
 from flashrt_ros.policies.registry import load_policy
 from flashrt_ros.ros.commander import Commander
 from flashrt_ros.ros.intake import Intake
@@ -50,8 +51,10 @@ def make_stepper(
         warm_up=settings["warm_up_replays"],
         spare_states=Trial.STATES,
         preview_sets=settings["preview_sets"],
+        host_store_bytes=settings["host_store_bytes"],
+        folder=storage.folder,
     )
-    _introduce(session, outlet)
+    _introduce(session, settings["host_store_bytes"], outlet)
     session.host.task = check_task(settings["task"])
     planner = None
     if policy.plan_kind is PlanKind.BESIDE:
@@ -70,7 +73,7 @@ def make_stepper(
     )
 
 
-def _introduce(session: PolicySession, outlet: Outlet) -> None:
+def _introduce(session: PolicySession, asked_bytes: int, outlet: Outlet) -> None:
     """Logs what the device is and what the session took of its memory."""
     device, forecast = session.device, session.forecast
     sound = [f"{f.subject}: {f.text}" for f in device.findings if f.level is Level.OK]
@@ -83,5 +86,17 @@ def _introduce(session: PolicySession, outlet: Outlet) -> None:
     outlet.log("info", forecast.line())
     if session.arena.memory.sets:
         outlet.log("info", session.arena.memory.words)
+    _introduce_tiers(session, asked_bytes, outlet)
     if forecast.tight:
         outlet.log("warn", f"that leaves little: {forecast.free_in_words()} before configure")
+
+
+def _introduce_tiers(session: PolicySession, asked_bytes: int, outlet: Outlet) -> None:
+    """Says where capsules may lie, and warns if the host tier that was asked for is not there."""
+    disk = "none" if session.folder is None else str(session.folder.path)
+    host_bytes = session.store.host_bytes_budget
+    host = in_words(host_bytes) if host_bytes else "none"
+    outlet.log("info", f"capsule tiers: device; host: {host}; disk: {disk}")
+    if asked_bytes and not host_bytes:
+        words = f"host_store_bytes {asked_bytes} has no effect: {session.host_reason}"
+        outlet.log("warn", words)

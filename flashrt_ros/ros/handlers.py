@@ -11,27 +11,19 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from flashrt_ros.errors import StaleInputError, UnsupportedError
+from flashrt_ros.errors import StaleInputError
 from flashrt_ros.ros.motion import Mode
 from flashrt_ros.ros.records import EventKind
 from flashrt_ros.ros.status import capsule_record
-from flashrt_ros.ros.stepper import Stepper
-from flashrt_ros.ros.storage import Save
+from flashrt_ros.ros.tier_handlers import TierHandlers, tier_of
 from flashrt_ros.ros.verbs import Answer, Verb, done
-from flashrt_ros.runtime.capsule_folder import file_name
-from flashrt_ros.runtime.transfer import StagedCapsule
+from flashrt_ros.runtime.place import Tier
 
 Handler = Callable[[Any, Verb], "Answer | None"]
 
 
-class Handlers:
+class Handlers(TierHandlers):
     """The verbs on one session."""
-
-    def __init__(self, stepper: Stepper) -> None:
-        """Takes the session and its surroundings from ``stepper``."""
-        self._stepper = stepper
-        self._session = stepper.session
-        self._motion = stepper.motion
 
     def find(self, name: str) -> Handler:
         """The handler of a service by its name, as its turn comes."""
@@ -41,17 +33,23 @@ class Handlers:
 
     # Verbs on the live state
 
-    def snapshot(self, request: Any, verb: Verb) -> Answer:
-        """See Snapshot.srv."""
-        if request.tier not in ("", "device"):
-            raise UnsupportedError(
-                f"tier: expected '' or 'device', found {request.tier!r}; ~/save_capsule writes a "
-                "capsule to disk, and other tiers are not available in this version"
-            )
+    def snapshot(self, request: Any, verb: Verb) -> Answer | None:
+        """See Snapshot.srv; in another tier it is answered when it lies there."""
+        tier = tier_of(request.tier or Tier.DEVICE.value)
+        if tier is Tier.DEVICE:
+            return self._snapshot(request, verb)
+        self._stepper.storage.require_room()
+        self._session.check_room(tier)
+        answer = self._snapshot(request, verb)
+        self._stepper.storage.run(verb, self.moved_snapshot(answer, tier, verb))
+        return None
+
+    def _snapshot(self, request: Any, verb: Verb) -> Answer:
         begun_ns = self._stepper.clock_ns()
         capsule = self._session.snapshot(request.name, request.pin, request.replace)
         evicted = self._evictions(begun_ns)
         self._event(EventKind.SNAPSHOT, begun_ns, verb, capsule)
+        self.tidy()
         return done(
             f"capsule {capsule.name!r} holds the state before step {capsule.host.step} of episode "
             f"{capsule.host.episode} (tick {capsule.tick})",
@@ -59,38 +57,53 @@ class Handlers:
             evicted=evicted,
         )
 
-    def restore(self, request: Any, verb: Verb) -> Answer:
-        """See Restore.srv."""
+    def restore(self, request: Any, verb: Verb) -> Answer | None:
+        """See Restore.srv; from another tier it is moved to the device before."""
         if request.publish:
             self._motion.refuse_if_overtaken(verb.epoch)
-        begun_ns = self._stepper.clock_ns()
         seed = request.seed if request.set_seed else None
-        capsule = self._session.restore(request.name, request.allow_inexact, seed)
-        words = self._state_changed(
-            f"restore of {capsule.name!r}", request.publish, begun_ns, verb
-        )
-        self._event(EventKind.RESTORE, begun_ns, verb, capsule, seed)
-        return done(
-            f"capsule {capsule.name!r} is live; {words}",
-            capsule=capsule_record(self._session, capsule),
-            generation=self._session.generation,
-        )
 
-    def rollback(self, request: Any, verb: Verb) -> Answer:
-        """See Rollback.srv."""
+        def target() -> Any:
+            return [self._session.check_restore(request.name, request.allow_inexact, seed)]
+
+        def then() -> Answer:
+            if request.publish:
+                self._motion.refuse_if_overtaken(verb.epoch)
+            begun_ns = self._stepper.clock_ns()
+            capsule = self._session.restore(request.name, request.allow_inexact, seed)
+            words = self._state_changed(
+                f"restore of {capsule.name!r}", request.publish, begun_ns, verb
+            )
+            self._event(EventKind.RESTORE, begun_ns, verb, capsule, seed)
+            return done(
+                f"capsule {capsule.name!r} is live; {words}",
+                capsule=capsule_record(self._session, capsule),
+                generation=self._session.generation,
+            )
+
+        return self.on_device(target, then, verb)
+
+    def rollback(self, request: Any, verb: Verb) -> Answer | None:
+        """See Rollback.srv; a parent in another tier is moved to the device before."""
         if request.publish:
             self._motion.refuse_if_overtaken(verb.epoch)
-        begun_ns = self._stepper.clock_ns()
         seed = request.seed if request.set_seed else None
-        steps_back = self._session.rollback(request.steps, seed)
-        words = self._state_changed("rollback", request.publish, begun_ns, verb)
-        self._event(EventKind.ROLLBACK, begun_ns, verb, seed=seed, id=self._session.capsule_id)
-        return done(
-            f"{steps_back} control steps back; {words}",
-            steps_back=steps_back,
-            step=self._session.host.step,
-            generation=self._session.generation,
-        )
+
+        def then() -> Answer:
+            if request.publish:
+                self._motion.refuse_if_overtaken(verb.epoch)
+            begun_ns = self._stepper.clock_ns()
+            steps_back = self._session.rollback(request.steps, seed)
+            words = self._state_changed("rollback", request.publish, begun_ns, verb)
+            self._event(EventKind.ROLLBACK, begun_ns, verb, seed=seed, id=self._session.capsule_id)
+            return done(
+                f"{steps_back} control steps back; {words}",
+                steps_back=steps_back,
+                step=self._session.host.step,
+                generation=self._session.generation,
+            )
+
+        return self.on_device(lambda: [self._session.rollback_target(request.steps)], then, verb)
 
     def reset_episode(self, request: Any, verb: Verb) -> Answer:
         """See ResetEpisode.srv."""
@@ -135,6 +148,7 @@ class Handlers:
         for position, branch in enumerate(branches):
             seed = seeds[position] if seeds else None
             self._event(EventKind.FORK, begun_ns, verb, branch, seed)
+        self.tidy()
         return done(
             f"{len(branches)} branches: {', '.join(branch.name for branch in branches)}",
             branches=[capsule_record(self._session, branch) for branch in branches],
@@ -150,15 +164,21 @@ class Handlers:
         self._stepper.resumption.begin(verb)
         return None
 
-    def preview(self, request: Any, verb: Verb) -> None:
+    def preview(self, request: Any, verb: Verb) -> Answer | None:
         """See Preview.srv; branches run between control periods, then it is answered."""
+        names = list(request.names)
+
+        def then() -> None:
+            self._stepper.previewer.require_none()
+            capsules = self._session.check_preview(names)
+            sample = self._stepper.sample_now()
+            if sample.faults:
+                raise StaleInputError(f"preview: {'; '.join(sample.faults)}; nothing was run")
+            run = self._session.begin_preview(capsules, sample.observations)
+            self._stepper.previewer.begin(verb, run)
+
         self._stepper.previewer.require_none()
-        capsules = self._session.check_preview(list(request.names))
-        sample = self._stepper.sample_now()
-        if sample.faults:
-            raise StaleInputError(f"preview: {'; '.join(sample.faults)}; nothing was run")
-        run = self._session.begin_preview(capsules, sample.observations)
-        self._stepper.previewer.begin(verb, run)
+        return self.on_device(lambda: self._session.check_preview(names), then, verb)
 
     # Housekeeping
 
@@ -171,13 +191,17 @@ class Handlers:
             capsules=[capsule_record(self._session, capsule) for capsule in capsules],
             bytes_used=store.bytes_used,
             bytes_budget=store.bytes_budget,
+            host_bytes_used=store.host_bytes_used,
+            host_bytes_budget=store.host_bytes_budget,
         )
 
     def get_capsule(self, request: Any, verb: Verb) -> Answer:
         """See GetCapsule.srv."""
         session = self._session
         capsule = session.store.get(request.name)
+        path = session.path_of(capsule)
         metadata = {
+            "file": "" if path is None else str(path),
             "host": dataclasses.asdict(capsule.host),
             "noise_key": capsule.noise_key,
             "state": dict(capsule.state_fingerprint.fields),
@@ -226,75 +250,14 @@ class Handlers:
             )
         return ids
 
-    def drop_capsule(self, request: Any, verb: Verb) -> Answer:
-        """See DropCapsule.srv."""
+    def drop_capsule(self, request: Any, verb: Verb) -> Answer | None:
+        """See DropCapsule.srv; where it lies in a file, answered when that is gone."""
         begun_ns = self._stepper.clock_ns()
         capsule = self._session.store.get(request.name)
         freed = self._session.drop(request.name, request.force)
         self._event(EventKind.DROP, begun_ns, verb, capsule)
-        return done(f"capsule {capsule.name!r} dropped", bytes_freed=freed)
-
-    # Files
-
-    def save_capsule(self, request: Any, verb: Verb) -> None:
-        """See SaveCapsule.srv; answered by the storage thread, when the file is on the disk."""
-        storage = self._stepper.storage
-        storage.require()
-        if request.file:
-            file_name(request.file)
-        begun_ns = self._stepper.clock_ns()
-        capsule = self._session.hold(request.name)
-        event = self._stepper.event_record(EventKind.SAVE, begun_ns, **self._fields(verb, capsule))
-        storage.save(verb, self._session, Save(capsule, request.file, request.replace), event)
-
-    def load_capsule(self, request: Any, verb: Verb) -> None:
-        """See LoadCapsule.srv; answered once the storage thread has read the file."""
-        storage = self._stepper.storage
-        storage.require()
-        file_name(request.file)
-        if request.name:
-            self._session.store.check_free(request.name)
-
-        def finish(staged: StagedCapsule) -> Answer:
-            begun_ns = self._stepper.clock_ns()
-            capsule = self._session.import_(staged, request.name, request.allow_inexact)
-            evicted = self._evictions(begun_ns)
-            self._event(EventKind.LOAD, begun_ns, verb, capsule)
-            gone = f"; evicted for it: {', '.join(evicted)}" if evicted else ""
-            return done(
-                f"capsule {capsule.name!r} holds the state before step {capsule.host.step} of "
-                f"episode {capsule.host.episode}{gone}",
-                capsule=capsule_record(self._session, capsule),
-            )
-
-        storage.load(verb, request.file, self._session, request.allow_inexact, finish)
-
-    def _evictions(self, begun_ns: int) -> list[str]:
-        evicted = list(self._session.last_evicted)
-        for name in evicted:
-            self._stepper.event(EventKind.EVICT, begun_ns, name=name)
-        return evicted
-
-    def _event(
-        self,
-        kind: EventKind,
-        begun_ns: int,
-        verb: Verb,
-        capsule: Any = None,
-        seed: int | None = None,
-        **fields: Any,
-    ) -> None:
-        if capsule is not None:
-            fields.update(self._fields(verb, capsule))
-        fields["request_id"] = verb.request_id
-        self._stepper.event(kind, begun_ns, seed=seed, **fields)
-
-    @staticmethod
-    def _fields(verb: Verb, capsule: Any) -> dict[str, Any]:
-        return {
-            "id": capsule.id,
-            "name": capsule.name,
-            "parent_id": capsule.parent_id,
-            "size_bytes": capsule.size_bytes,
-            "request_id": verb.request_id,
-        }
+        answer = done(f"capsule {capsule.name!r} dropped", bytes_freed=freed)
+        if not self._session.files_to_remove:
+            return answer
+        self._stepper.storage.run(verb, self.removed_files(answer), background=True)
+        return None

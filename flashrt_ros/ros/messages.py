@@ -100,7 +100,7 @@ _STATUS = (
 )
 _EVENT = (
     *("kind", "id", "name", "parent_id", "tick", "step", "episode", "generation", "task"),
-    *("request_id", "duration_ms", "size_bytes"),
+    *("request_id", "duration_ms", "size_bytes", "tier"),
 )
 _STEP = (
     *("tick", "step", "episode", "generation", "capsule", "task", "chunk_id", "chunk_index"),

@@ -103,6 +103,15 @@ DECLARATIONS: Sequence[Declaration] = (
         2**40,
     ),
     Declaration(
+        "host_store_bytes",
+        0,
+        CONFIGURE,
+        "Pinned host memory for capsules in tier host, allocated at configure; 0: no such tier; "
+        "not used where device and host are one memory",
+        0,
+        2**40,
+    ),
+    Declaration(
         "rollback_depth", 64, CONFIGURE, "Boundaries that ~/rollback can go back to", 0, 100_000
     ),
     Declaration(

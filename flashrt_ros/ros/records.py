@@ -28,6 +28,7 @@ class EventKind(enum.IntEnum):
     EVICT = 7
     SAVE = 8
     LOAD = 9
+    MOVE = 10
 
 
 @dataclass(frozen=True)
@@ -69,6 +70,7 @@ class EventRecord:
     request_id: str = ""
     duration_ms: float = 0.0
     size_bytes: int = 0
+    tier: str = ""
 
 
 @dataclass(frozen=True)

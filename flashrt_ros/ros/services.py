@@ -34,6 +34,7 @@ from flashrt_ros.srv import (
     GetCapsule,
     ListCapsules,
     LoadCapsule,
+    MoveCapsule,
     Preview,
     ResetEpisode,
     Restore,
@@ -69,6 +70,7 @@ ON_CONTROL_THREAD = (
     Endpoint("drop_capsule", DropCapsule),
     Endpoint("save_capsule", SaveCapsule),
     Endpoint("load_capsule", LoadCapsule),
+    Endpoint("move_capsule", MoveCapsule),
     Endpoint("preview", Preview),
     Endpoint("resume", Command, active=True),
 )

@@ -85,7 +85,7 @@ def capsule_record(session: Any, capsule: Any) -> CapsuleRecord:
         episode=host.episode,
         generation=capsule.generation,
         task=host.task,
-        tier="device",
+        tier=capsule.segment.tier.value,
         pinned=capsule.pinned,
         automatic=capsule.automatic,
         size_bytes=capsule.size_bytes,

@@ -1,53 +1,52 @@
-"""The thread that reads and writes capsule files, so that no control step waits for a disk.
+"""The thread that copies capsules and reads and writes files, so that no control step waits.
 
-A save: the control thread holds the capsule, this thread copies it, writes the file and answers.
-A load: this thread reads and verifies the file, the control thread copies it into the store.
+Work that needs both threads is one generator: it yields where it goes on. What must not be torn
+apart is between two yields on the control thread; what takes long is on the storage thread.
 """
 
 from __future__ import annotations
 
+import enum
 import queue
 import threading
+import time
 import traceback
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Generator
 
-from flashrt_ros.errors import BusyError, FlashRTError, InvalidArgumentError, UnsupportedError
-from flashrt_ros.ros.records import EventRecord, Outlet
+from flashrt_ros.errors import (
+    BusyError,
+    FlashRTError,
+    InvalidArgumentError,
+    NotConfiguredError,
+    UnsupportedError,
+)
+from flashrt_ros.ros.records import Outlet
 from flashrt_ros.ros.verbs import Answer, Verb, VerbQueue, done, refusal
-from flashrt_ros.runtime.capsule import Capsule
 from flashrt_ros.runtime.capsule_folder import CapsuleFolder
-from flashrt_ros.runtime.transfer import StagedCapsule
 
 PENDING = 8
-"""Saves and loads that may be under way: each save holds the bytes of its capsule."""
+"""Saves, loads and moves that may be under way: each holds the bytes of its capsule."""
 CLOSE_S = 5.0
 """How long a clean-up waits for them."""
-Finish = Callable[[StagedCapsule], Answer]
 _NEVER_NS = 2**63 - 1
 
 
-@dataclass(frozen=True)
-class Save:
-    """One file to be written.
+class Where(enum.Enum):
+    """Where a task goes on."""
 
-    Attributes:
-        capsule: Held by the control thread.
-        file: Name of the file; empty: the capsule's.
-        replace: Whether it may take the place of another.
-    """
+    CONTROL = "control"
+    STORAGE = "storage"
 
-    capsule: Capsule
-    file: str
-    replace: bool
+
+Task = Generator[Where, None, "Answer | None"]
+"""Begins on the control thread, returns the answer to its verb, or None if that comes later."""
 
 
 class Storage:
-    """Files of one configured node.
+    """Files of one configured node, and the thread for all that takes long.
 
     Attributes:
-        folder: Where they are; None: the node has none.
+        folder: Where files are; None: the node has none.
         queue: Of the control thread.
     """
 
@@ -65,105 +64,112 @@ class Storage:
         self.queue = queue_
         self._outlet = outlet
         self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        self._lock = threading.Lock()
+        self._changed = threading.Condition()
         self._pending = 0
+        self._running = 0
         self._thread = threading.Thread(target=self._run, name="storage", daemon=True)
         self._thread.start()
 
-    def require(self) -> CapsuleFolder:
-        """Returns the folder if one more save or load may begin.
+    def require_folder(self) -> CapsuleFolder:
+        """Returns the folder.
 
         Raises:
-            UnsupportedError: The node has no folder.
-            BusyError: Too many are under way.
+            UnsupportedError: The node has none.
         """
         if self.folder is None:
             raise UnsupportedError(f"parameter 'capsule_dir': {self._reason}")
-        if self._pending >= PENDING:
-            raise BusyError(
-                f"{PENDING} saves and loads are under way already; expected fewer; repeat it later"
-            )
         return self.folder
 
-    def save(self, verb: Verb, session: Any, save: Save, event: EventRecord) -> None:
-        """Writes a file, then answers ``verb`` and reports ``event``; after ``require``.
+    def require_room(self) -> None:
+        """Raises if no more work may begin.
 
-        Args:
-            verb: Of the request.
-            session: Reads the capsule, from this thread.
-            save: What to write.
-            event: Of the boundary at which the capsule was held.
+        Raises:
+            BusyError: Too much is under way.
         """
-        folder = self.require()
-
-        def work() -> None:
-            image = session.read(save.capsule)
-            saved = folder.save(image, save.file, save.replace)
-            self._outlet.event(event)
-            verb.answer(
-                done(
-                    f"capsule {image.facts.name!r} is in {saved.path}",
-                    path=str(saved.path),
-                    size_bytes=saved.size_bytes,
-                )
+        if self._pending >= PENDING:
+            raise BusyError(
+                f"{PENDING} saves, loads and moves are under way already; expected fewer; repeat"
+                " it later"
             )
 
-        self._submit(verb, work)
-
-    def load(
-        self, verb: Verb, file: str, session: Any, allow_inexact: bool, finish: Finish
-    ) -> None:
-        """Reads a file; after ``require``.
+    def run(self, verb: Verb, task: Task, background: bool = False) -> None:
+        """Begins a task; on the control thread, which carries out its first part at once.
 
         Args:
-            verb: Answered with what ``finish`` returns, or with the refusal.
-            file: Name of the file.
-            session: Asked, from this thread, whether the capsule fits.
-            allow_inexact: Accept another exec id than the session's.
-            finish: Called on the control thread with what the session has staged.
+            verb: Answered with what the task returns or raises.
+            task: See ``Task``.
+            background: Not of a client, so it is not counted by ``require_room``.
         """
-        folder = self.require()
-
-        def check(facts: Any) -> None:
-            session.check_facts(facts, allow_inexact)
-
-        def work() -> None:
-            staged = session.stage(folder.load(file, check), allow_inexact)
-            # Its time is that of the request, which is answered in its place.
-            second = Verb(verb.name, lambda handlers, _: finish(staged), 0, _NEVER_NS)
-            second.listen(lambda answer: _hand_on(verb, answer))
-            self.queue.put(second)
-
-        self._submit(verb, work)
+        with self._changed:
+            self._running += 1
+            self._pending += not background
+        self._advance(verb, task, Where.CONTROL, background)
 
     def close(self, timeout_s: float = CLOSE_S) -> bool:
         """Ends the thread after what is under way; False if a disk keeps it."""
+        end_s = time.monotonic() + timeout_s
+        with self._changed:
+            self._changed.wait_for(lambda: not self._running, timeout_s)
         self._jobs.put(None)
-        self._thread.join(timeout_s)
+        self._thread.join(max(0.0, end_s - time.monotonic()))
         return not self._thread.is_alive()
 
-    def _submit(self, verb: Verb, work: Callable[[], None]) -> None:
-        def job() -> None:
+    def _advance(
+        self,
+        verb: Verb,
+        task: Task,
+        here: Where,
+        background: bool,
+        error: FlashRTError | None = None,
+    ) -> None:
+        """Carries a task on in this thread as far as it may; ``error`` is raised in it."""
+        answer: Answer | None
+        while True:
             try:
-                work()
-            except FlashRTError as error:
-                verb.answer(refusal(error))
-            except Exception as error:
+                there = task.send(None) if error is None else task.throw(error)
+            except StopIteration as end:
+                answer = end.value
+                break
+            except FlashRTError as failure:
+                answer = refusal(failure)
+                break
+            except Exception as failure:
                 self._outlet.log("error", f"{verb.name}:\n{traceback.format_exc()}")
-                verb.answer(refusal(error))
-            finally:
-                with self._lock:
-                    self._pending -= 1
+                answer = refusal(failure)
+                break
+            if there is here:
+                continue
+            if there is Where.STORAGE:
+                self._jobs.put(lambda: self._advance(verb, task, Where.STORAGE, background))
+                return
+            try:
+                self._to_control(verb, task, background)
+                return
+            except FlashRTError as refused:
+                error = refused
+        with self._changed:
+            self._running -= 1
+            self._pending -= not background
+            self._changed.notify_all()
+        if answer is not None:
+            verb.answer(answer)
 
-        with self._lock:
-            self._pending += 1
-        self._jobs.put(job)
+    def _to_control(self, verb: Verb, task: Task, background: bool) -> None:
+        def go_on(handlers: object, _: Verb) -> Answer:
+            self._advance(verb, task, Where.CONTROL, background)
+            return done("")
+
+        def refused(answer: Answer) -> None:
+            if answer.code:  # the queue was closed before its turn came
+                error = NotConfiguredError(answer.message)
+                self._advance(verb, task, Where.STORAGE, background, error)
+
+        # Its time is that of the request, which is answered in its place.
+        turn = Verb(verb.name, go_on, 0, _NEVER_NS)
+        turn.listen(refused)
+        self.queue.put(turn)
 
     def _run(self) -> None:
         while (job := self._jobs.get()) is not None:
             job()
             del job  # with it the copy of a capsule
-
-
-def _hand_on(verb: Verb, answer: Answer) -> None:
-    verb.answer(answer)

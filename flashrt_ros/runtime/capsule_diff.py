@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from flashrt_ros.runtime.capsule_image import CapsuleImage, HostBuffer
-from flashrt_ros.runtime.fingerprint import describe
+from flashrt_ros.runtime.capsule_image import CapsuleImage, HostBuffer, RowBlock
+from flashrt_ros.runtime.fingerprint import describe, describe_rows
 
 ABSENT = "(absent)"
 
@@ -52,19 +52,40 @@ class BufferDifference:
 
 
 @dataclass(frozen=True)
+class RowsDifference:
+    """One buffer that grows, of which rows that both capsules have are not the same.
+
+    Attributes:
+        buffer: How many elements differ, by how much; the first index of ``where`` is the row.
+        rows: How many rows differ.
+        of: How many rows both have.
+        first: The first row that differs.
+        last: The last one.
+    """
+
+    buffer: BufferDifference
+    rows: int
+    of: int
+    first: int
+    last: int
+
+
+@dataclass(frozen=True)
 class Difference:
     """All that differs; false if nothing does.
 
     Attributes:
         fields: Host record, noise key and fingerprints, and buffers of another shape or type.
         buffers: Buffers of equal shape and type.
+        rows: Those that grow, of equal shape and type; another number of rows is a field.
     """
 
     fields: tuple[FieldDifference, ...]
     buffers: tuple[BufferDifference, ...]
+    rows: tuple[RowsDifference, ...] = ()
 
     def __bool__(self) -> bool:
-        return bool(self.fields or self.buffers)
+        return bool(self.fields or self.buffers or self.rows)
 
 
 def difference(one: CapsuleImage, other: CapsuleImage) -> Difference:
@@ -81,7 +102,36 @@ def difference(one: CapsuleImage, other: CapsuleImage) -> Difference:
         mine, theirs = buffers[name], buffers_2[name]
         if (mine.dtype, mine.shape) == (theirs.dtype, theirs.shape) and mine.data != theirs.data:
             changed.append(_compare(mine, theirs))
-    return Difference(tuple(fields), tuple(changed))
+    return Difference(tuple(fields), tuple(changed), _rows(one.rows, other.rows))
+
+
+def _rows(one: RowBlock | None, other: RowBlock | None) -> tuple[RowsDifference, ...]:
+    """Compares the rows that both have, wherever each places them within a row."""
+    if one is None or other is None:
+        return ()
+    count = min(one.count, other.count)
+    theirs = {(row.name, row.dtype, row.shape): row for row in other.buffers}
+    found = []
+    for row in one.buffers:
+        twin = theirs.get((row.name, row.dtype, row.shape))
+        if twin is None or not count:
+            continue
+        mine_TB = one.bytes_TB()[:count, row.offset : row.end]
+        other_TB = other.bytes_TB()[:count, twin.offset : twin.end]
+        differs_T = np.flatnonzero((mine_TB != other_TB).any(axis=1))
+        if not len(differs_T):
+            continue
+        buffers = [
+            HostBuffer(row.name, row.dtype, (count, *row.shape), _dense(bytes_TB))
+            for bytes_TB in (mine_TB, other_TB)
+        ]
+        rows, first, last = len(differs_T), int(differs_T[0]), int(differs_T[-1])
+        found.append(RowsDifference(_compare(*buffers), rows, count, first, last))
+    return tuple(found)
+
+
+def _dense(bytes_TB: npt.NDArray[np.uint8]) -> memoryview:
+    return np.ascontiguousarray(bytes_TB).reshape(-1).data
 
 
 def _words(image: CapsuleImage) -> Mapping[str, str]:
@@ -91,6 +141,10 @@ def _words(image: CapsuleImage) -> Mapping[str, str]:
         **{f"host.{name}": str(value) for name, value in asdict(facts.host).items()},
         "noise_key": key,
         **{f"buffer.{b.name}": describe(b.dtype, b.shape) for b in image.buffers},
+        **{
+            f"buffer.{row.name}": describe_rows(row.dtype, row.shape)
+            for row in (() if image.rows is None else image.rows.buffers)
+        },
         **facts.state_fingerprint.fields,
         **{f"exec.{name}": value for name, value in facts.exec_fingerprint.fields.items()},
     }

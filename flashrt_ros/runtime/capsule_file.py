@@ -9,9 +9,12 @@ import contextlib
 import hashlib
 from collections.abc import Callable, Iterator
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
 from flashrt_ros.errors import CorruptError, FlashRTError
+from flashrt_ros.runtime.buffers import ROWS_LENGTH
 from flashrt_ros.runtime.capsule_header import (
     LENGTH_BYTES,
     MAX_HEADER_BYTES,
@@ -19,7 +22,8 @@ from flashrt_ros.runtime.capsule_header import (
     decode_header,
     encode_header,
 )
-from flashrt_ros.runtime.capsule_image import CapsuleFacts, CapsuleImage, HostBuffer
+from flashrt_ros.runtime.capsule_image import CapsuleFacts, CapsuleImage, HostBuffer, RowBlock
+from flashrt_ros.runtime.capsule_rows import ROWS_TENSOR
 
 Take = Callable[[int], memoryview]
 """Returns the next so many bytes; fewer only at the end."""
@@ -38,8 +42,14 @@ def encode(image: CapsuleImage) -> list[bytes | memoryview]:
         (Entry(b.name, b.dtype, b.shape, hashlib.sha256(b.data).hexdigest()), b.data)
         for b in image.buffers
     ]
+    rows = image.rows
+    if rows is not None:
+        shape = (rows.count, rows.row_bytes)
+        checksum = hashlib.sha256(rows.data).hexdigest()
+        pairs.append((Entry(ROWS_TENSOR, torch.uint8, shape, checksum), rows.data))
     pairs.sort(key=lambda pair: pair[0].place)
-    header = encode_header(image.facts, [entry for entry, _ in pairs])
+    entries = [entry for entry, _ in pairs]
+    header = encode_header(image.facts, entries, () if rows is None else rows.buffers)
     return [header, *(data for _, data in pairs)]
 
 
@@ -87,14 +97,42 @@ def read_image(
                 f"truncated: expected a header of {length} bytes, found"
                 f" {size_bytes - LENGTH_BYTES} bytes after the length"
             )
-        facts, entries = decode_header(bytes(_take(take, length)))
+        facts, entries, rows = decode_header(bytes(_take(take, length)))
         total = LENGTH_BYTES + length + sum(entry.size_bytes for entry in entries)
         if size_bytes != total:
             word = "truncated" if size_bytes < total else "trailing bytes"
             raise CorruptError(f"{word}: expected {total} bytes, found {size_bytes}")
         if check is not None:
             check(facts)
-        return CapsuleImage(facts, tuple(_buffer(take, entry) for entry in entries))
+        buffers = [_buffer(take, entry) for entry in entries]
+        block = None
+        if rows:
+            block = RowBlock(rows, entries[-1].shape[1], buffers.pop().data)
+            _check_rows(block, buffers)
+        return CapsuleImage(facts, tuple(buffers), block)
+
+
+def _check_rows(block: RowBlock, buffers: list[HostBuffer]) -> None:
+    bytes_TB = block.bytes_TB()
+    for begin, end in block.gaps():
+        if bytes_TB[:, begin:end].any():
+            raise CorruptError(
+                f"rows: expected zeros in bytes {begin} to {end - 1} of each row, which no buffer"
+                " covers, found others"
+            )
+    for row in block.buffers:
+        if row.dtype is torch.bool:
+            _check_bool(row.name, bytes_TB[:, row.offset : row.end])
+    lengths = [buffer.data for buffer in buffers if buffer.name == ROWS_LENGTH]
+    found = int.from_bytes(lengths[0], "little") if lengths else None
+    if found != block.count:
+        raise CorruptError(f"buffer {ROWS_LENGTH!r}: expected {block.count} rows, found {found}")
+
+
+def _check_bool(name: str, bytes_N: npt.NDArray[np.uint8]) -> None:
+    # Of a bool that is neither, torch may make anything.
+    if (bytes_N > 1).any():
+        raise CorruptError(f"buffer {name!r}: expected bytes 0 and 1 for BOOL, found others")
 
 
 def _take(take: Take, count: int) -> memoryview:
@@ -115,9 +153,8 @@ def _buffer(take: Take, entry: Entry) -> HostBuffer:
             f"bytes of buffer {entry.name!r} were changed: expected SHA-256 {entry.checksum},"
             f" found {found}"
         )
-    # Of a bool that is neither, torch may make anything.
-    if entry.dtype is torch.bool and bytes(data).translate(None, b"\x00\x01"):
-        raise CorruptError(f"buffer {entry.name!r}: expected bytes 0 and 1 for BOOL, found others")
+    if entry.dtype is torch.bool:
+        _check_bool(entry.name, np.frombuffer(data, np.uint8))
     return HostBuffer(entry.name, entry.dtype, entry.shape, data)
 
 

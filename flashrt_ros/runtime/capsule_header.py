@@ -18,19 +18,28 @@ from flashrt_ros.errors import CorruptError, InvalidArgumentError, UnsupportedEr
 from flashrt_ros.runtime import strict_json as js
 from flashrt_ros.runtime.buffers import BUFFER_NAME
 from flashrt_ros.runtime.capsule import CAPSULE_NAME
-from flashrt_ros.runtime.capsule_image import DTYPES, CapsuleFacts, dtype_name
+from flashrt_ros.runtime.capsule_image import DTYPES, CapsuleFacts, RowBuffer, dtype_name
+from flashrt_ros.runtime.capsule_rows import (
+    ROWS_TENSOR,
+    block_shape,
+    decode_rows,
+    described,
+    encode_rows,
+    shape_of,
+)
 from flashrt_ros.runtime.fingerprint import Fingerprint, describe
 from flashrt_ros.runtime.policy import MAX_TASK_CHARACTERS, HostRecord
 
 FORMAT = "flashrt_ros.capsule"
-VERSION = (1, 0)
-"""Major and minor; see docs/capsules.md for what is read."""
+PLAIN, WITH_ROWS = (1, 0), (1, 1)
+"""Major and minor: a file has the oldest version that can hold its capsule."""
+VERSION = WITH_ROWS
+"""The newest that is read; see docs/capsules.md."""
 LENGTH_BYTES = 8
 """Of the little-endian number before the header."""
 MAX_HEADER_BYTES = 1 << 20
 """A longer one would hold the interpreter for tens of milliseconds while it is parsed."""
 MAX_DATA_BYTES = 1 << 40
-MAX_DIMENSIONS = 16
 _METADATA = "__metadata__"
 _METADATA_KEYS = (
     "capsule",
@@ -43,8 +52,7 @@ _METADATA_KEYS = (
     "version",
 )
 _CAPSULE_KEYS = ("created_ns", "generation", "id", "name", "noise_key", "parent_id", "tick")
-# Capsules with rows are not written to files; where there are none, their number is no news.
-_HOST_KEYS = tuple(sorted(field.name for field in fields(HostRecord) if field.name != "rows"))
+_HOST_KEYS = tuple(sorted(field.name for field in fields(HostRecord)))
 _TENSOR_KEYS = ("dtype", "shape", "data_offsets")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _ID = re.compile(r"[0-9a-f]{12}")
@@ -76,22 +84,25 @@ class Entry:
     @property
     def place(self) -> tuple[int, str]:
         """What the table is sorted by: the widest elements first, so that each is aligned."""
-        return -self.dtype.itemsize, self.name
+        return 0 if self.name == ROWS_TENSOR else -self.dtype.itemsize, self.name
 
 
-def encode_header(facts: CapsuleFacts, entries: Sequence[Entry]) -> bytes:
+def encode_header(
+    facts: CapsuleFacts, entries: Sequence[Entry], rows: Sequence[RowBuffer] = ()
+) -> bytes:
     """Returns length and header, padded with spaces to a multiple of 8 bytes.
 
     Args:
         facts: Of the capsule.
-        entries: Sorted by ``Entry.place``.
+        entries: Sorted by ``Entry.place``; the block of rows, if there are any, is the last.
+        rows: What lies in that block.
 
     Raises:
         InvalidArgumentError: It could not be read back.
         UnsupportedError: Files do not know an element type.
     """
-    text = _text(facts, entries, VERSION, _NO_DIGEST)
-    text = _text(facts, entries, VERSION, hashlib.sha256(text.encode("ascii")).hexdigest())
+    text = _text(facts, entries, rows, _NO_DIGEST)
+    text = _text(facts, entries, rows, hashlib.sha256(text.encode("ascii")).hexdigest())
     text += " " * (-len(text) % LENGTH_BYTES)
     if len(text) > MAX_HEADER_BYTES:
         raise InvalidArgumentError(
@@ -108,9 +119,15 @@ def encode_header(facts: CapsuleFacts, entries: Sequence[Entry]) -> bytes:
     return len(raw).to_bytes(LENGTH_BYTES, "little") + raw
 
 
+def _host_keys(rows: bool) -> tuple[str, ...]:
+    # Where there are no rows, their number is no news.
+    return tuple(key for key in _HOST_KEYS if rows or key != "rows")
+
+
 def _text(
-    facts: CapsuleFacts, entries: Sequence[Entry], version: tuple[int, int], digest: str
+    facts: CapsuleFacts, entries: Sequence[Entry], rows: Sequence[RowBuffer], digest: str
 ) -> str:
+    version = WITH_ROWS if rows else PLAIN
     capsule = {key: getattr(facts, key) for key in _CAPSULE_KEYS}
     host = asdict(facts.host)
     values = {
@@ -119,11 +136,12 @@ def _text(
         "digest": digest,
         "exec": _fingerprint_text(facts.exec_fingerprint),
         "format": FORMAT,
-        "host": js.canonical({key: host[key] for key in _HOST_KEYS}),
+        "host": js.canonical({key: host[key] for key in _host_keys(bool(rows))}),
+        "rows": encode_rows(rows),
         "state": _fingerprint_text(facts.state_fingerprint),
         "version": f"{version[0]}.{version[1]}",
     }
-    header: dict[str, Any] = {_METADATA: {key: values[key] for key in _METADATA_KEYS}}
+    header: dict[str, Any] = {_METADATA: {key: values[key] for key in _metadata_keys(version)}}
     begin = 0
     for entry in entries:
         end = begin + entry.size_bytes
@@ -136,12 +154,16 @@ def _text(
     return js.canonical(header)
 
 
+def _metadata_keys(version: tuple[int, int]) -> tuple[str, ...]:
+    return _METADATA_KEYS if version < WITH_ROWS else tuple(sorted((*_METADATA_KEYS, "rows")))
+
+
 def _fingerprint_text(fingerprint: Fingerprint) -> str:
     return js.canonical([list(pair) for pair in fingerprint.fields.items()])
 
 
-def decode_header(raw: bytes) -> tuple[CapsuleFacts, tuple[Entry, ...]]:
-    """Returns facts and table of a header that is canonical and whole.
+def decode_header(raw: bytes) -> tuple[CapsuleFacts, tuple[Entry, ...], tuple[RowBuffer, ...]]:
+    """Returns facts, tensor table and rows of a header that is canonical and whole.
 
     Args:
         raw: The header with its padding, without the length before it.
@@ -168,11 +190,14 @@ def decode_header(raw: bytes) -> tuple[CapsuleFacts, tuple[Entry, ...]]:
         )
     _check_digest(text, metadata)
     version = _version(metadata)
-    values = js.record(_METADATA, metadata, _METADATA_KEYS)
+    values = js.record(_METADATA, metadata, _metadata_keys(version))
     facts = _facts(values)
-    entries = _entries(header, _json_of(values, "checksums"))
-    _check_agreement(facts, entries)
-    expected = _text(facts, entries, version, metadata["digest"])
+    entries = _entries(header, _json_of(values, "checksums"), version >= WITH_ROWS)
+    rows: tuple[RowBuffer, ...] = ()
+    if version >= WITH_ROWS:
+        rows = decode_rows(_json_of(values, "rows"), entries[-1].shape[1])
+    _check_agreement(facts, entries, rows)
+    expected = _text(facts, entries, rows, metadata["digest"])
     expected += " " * (-len(expected) % LENGTH_BYTES)
     if text != expected:
         at = next(
@@ -183,7 +208,7 @@ def decode_header(raw: bytes) -> tuple[CapsuleFacts, tuple[Entry, ...]]:
             f"header is not canonical: expected {js.shown(expected[at : at + 24])} at byte {at},"
             f" found {js.shown(text[at : at + 24])}"
         )
-    return facts, entries
+    return facts, entries, rows
 
 
 def _check_digest(text: str, metadata: dict[str, Any]) -> None:
@@ -232,13 +257,14 @@ def _facts(values: dict[str, Any]) -> CapsuleFacts:
     if not CAPSULE_NAME.fullmatch(name):
         raise CorruptError(f"capsule.name: expected a capsule name, found {js.shown(name)}")
     key = capsule["noise_key"]
-    host = js.record("host", _json_of(values, "host"), _HOST_KEYS)
+    keys = _host_keys("rows" in values)
+    host = js.record("host", _json_of(values, "host"), keys)
     task = js.text("host.task", host["task"])
     if len(task) > MAX_TASK_CHARACTERS:
         raise CorruptError(
             f"host.task: expected at most {MAX_TASK_CHARACTERS} characters, found {len(task)}"
         )
-    counts = {k: js.integer(f"host.{k}", host[k]) for k in _HOST_KEYS if k != "task"}
+    counts = {k: js.integer(f"host.{k}", host[k]) for k in keys if k != "task"}
     if counts["cursor"] > counts["length"]:
         raise CorruptError(
             f"host.cursor: expected at most host.length {counts['length']}, found"
@@ -270,13 +296,14 @@ def _fingerprint(where: str, pairs: object) -> Fingerprint:
     return Fingerprint(values)
 
 
-def _entries(table: dict[str, Any], checksums: object) -> tuple[Entry, ...]:
+def _entries(table: dict[str, Any], checksums: object, with_rows: bool) -> tuple[Entry, ...]:
     sums = js.record("checksums", checksums, tuple(table))
     entries = []
     end = 0
     for name, line in table.items():
         where = f"tensor {js.shown(name)}"
-        if not BUFFER_NAME.fullmatch(name):
+        is_rows = with_rows and name == ROWS_TENSOR
+        if not (is_rows or BUFFER_NAME.fullmatch(name)):
             raise CorruptError(f"{where}: expected the name of a buffer, such as 'rnn.h.0'")
         line = js.record(where, line, _TENSOR_KEYS)
         dtype = DTYPES.get(js.text(f"{where}: dtype", line["dtype"]))
@@ -287,7 +314,12 @@ def _entries(table: dict[str, Any], checksums: object) -> tuple[Entry, ...]:
             raise CorruptError(
                 f"{where}: checksum: expected 64 hex digits, found {js.shown(checksum)}"
             )
-        entry = Entry(name, dtype, _shape(where, line["shape"]), checksum)
+        shape: tuple[int, ...]
+        if is_rows:
+            shape = block_shape(where, line)
+        else:
+            shape = shape_of(where, line["shape"], MAX_DATA_BYTES)
+        entry = Entry(name, dtype, shape, checksum)
         expected = [end, end + entry.size_bytes]
         if line["data_offsets"] != expected or expected[1] > MAX_DATA_BYTES:
             raise CorruptError(
@@ -298,33 +330,36 @@ def _entries(table: dict[str, Any], checksums: object) -> tuple[Entry, ...]:
         entries.append(entry)
     if not entries or sorted(entries, key=lambda entry: entry.place) != entries:
         raise CorruptError(
-            "tensors: expected at least one, the widest elements first and then by name, found"
-            f" {js.shown(list(table))}"
+            "tensors: expected at least one, the widest elements first and then by name, rows"
+            f" last, found {js.shown(list(table))}"
         )
+    if with_rows and entries[-1].name != ROWS_TENSOR:
+        raise CorruptError(f"tensors: expected {ROWS_TENSOR!r} for the rows, found none")
     return tuple(entries)
 
 
-def _shape(where: str, shape: object) -> tuple[int, ...]:
-    if not isinstance(shape, list) or len(shape) > MAX_DIMENSIONS:
-        raise CorruptError(
-            f"{where}: shape: expected at most {MAX_DIMENSIONS} sizes, found {js.shown(shape)}"
-        )
-    sizes = tuple(js.integer(f"{where}: shape", size, MAX_DATA_BYTES) for size in shape)
-    if 0 in sizes:
-        raise CorruptError(f"{where}: shape: expected sizes of at least 1, found {shape}")
-    return sizes
-
-
-def _check_agreement(facts: CapsuleFacts, entries: Sequence[Entry]) -> None:
+def _check_agreement(
+    facts: CapsuleFacts, entries: Sequence[Entry], rows: Sequence[RowBuffer]
+) -> None:
     """What stands in the header twice must be the same."""
     prefix = "state."
     told = {k: v for k, v in facts.state_fingerprint.fields.items() if k.startswith(prefix)}
-    table = {prefix + e.name: describe(e.dtype, e.shape) for e in entries}
+    fixed = entries[:-1] if rows else entries
+    table = {prefix + e.name: describe(e.dtype, e.shape) for e in fixed}
+    twice = table.keys() & described(rows).keys()
+    if twice:
+        raise CorruptError(f"rows: expected buffers of their own, found {min(twice)} twice")
+    table.update(described(rows))
     if told != table:
         name = next(k for k in (*told, *table) if told.get(k) != table.get(k))
         raise CorruptError(
             f"tensors: expected what the state fingerprint names, {name}: "
             f"{told.get(name, '(absent)')}, found {table.get(name, '(absent)')}"
+        )
+    if rows and facts.host.rows != entries[-1].shape[0]:
+        raise CorruptError(
+            f"host.rows: expected {entries[-1].shape[0]}, as there are in {ROWS_TENSOR!r}, found"
+            f" {facts.host.rows}"
         )
     state = facts.exec_fingerprint.fields.get("state")
     if state != facts.state_fingerprint.id:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
 from flashrt_ros.errors import UnsupportedError
@@ -82,12 +85,82 @@ class HostBuffer:
 
 
 @dataclass(frozen=True)
+class RowBuffer:
+    """Where the rows of one buffer lie in the row of a token.
+
+    Attributes:
+        name: Of its ``BufferSpec``.
+        dtype: Element type.
+        shape: Sizes of one row.
+        offset: Bytes from the start of the token's row.
+    """
+
+    name: str
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    offset: int
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of one row of it."""
+        return self.dtype.itemsize * math.prod(self.shape)
+
+    @property
+    def end(self) -> int:
+        """Byte of the token's row behind it."""
+        return self.offset + self.size_bytes
+
+
+@dataclass(frozen=True)
+class RowBlock:
+    """The committed rows: for each token those of all buffers, side by side.
+
+    Attributes:
+        buffers: In the order of their offsets; none overlaps another.
+        row_bytes: Size of a token's row; what no buffer covers is zero.
+        data: ``(n, row_bytes)``, dense, row-major, little-endian; read only by convention.
+    """
+
+    buffers: tuple[RowBuffer, ...]
+    row_bytes: int
+    data: memoryview
+
+    @property
+    def count(self) -> int:
+        """Number of rows."""
+        return len(self.data) // self.row_bytes
+
+    def bytes_TB(self) -> npt.NDArray[np.uint8]:
+        """Returns ``(n, row_bytes)`` uint8; aliases ``data``."""
+        return np.asarray(self.data, np.uint8).reshape(-1, self.row_bytes)
+
+    def gaps(self) -> list[tuple[int, int]]:
+        """Returns first byte and end of each stretch of a row that no buffer covers."""
+        ends = [0, *(buffer.end for buffer in self.buffers)]
+        starts = [*(buffer.offset for buffer in self.buffers), self.row_bytes]
+        return [(a, b) for a, b in zip(ends, starts, strict=True) if a < b]
+
+
+@dataclass(frozen=True)
 class CapsuleImage:
-    """Facts and bytes, each buffer once; the order of the buffers means nothing."""
+    """Facts and bytes, each buffer once; the order of the buffers means nothing.
+
+    Attributes:
+        facts: All but the bytes.
+        buffers: Those of fixed size.
+        rows: Those that grow; None: the policy has none.
+    """
 
     facts: CapsuleFacts
     buffers: tuple[HostBuffer, ...]
+    rows: RowBlock | None = None
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all buffers."""
+        rows = 0 if self.rows is None else len(self.rows.data)
+        return sum(len(buffer.data) for buffer in self.buffers) + rows
 
     def by_name(self) -> dict[str, HostBuffer]:
-        """Returns name to buffer."""
+        """Returns name to buffer, of those of fixed size."""
         return {buffer.name: buffer for buffer in self.buffers}

@@ -67,7 +67,7 @@ def state_fingerprint(policy: Policy, layout: StateLayout) -> Fingerprint:
     for slot in layout.state:
         fields[f"state.{slot.spec.name}"] = describe(slot.spec.dtype, slot.spec.shape)
     for row in layout.rows:
-        fields[f"state.{row.spec.name}"] = f"rows of {describe(row.spec.dtype, row.spec.shape)}"
+        fields[f"state.{row.spec.name}"] = describe_rows(row.spec.dtype, row.spec.shape)
     return Fingerprint(fields)
 
 
@@ -90,6 +90,11 @@ def exec_fingerprint(
 def describe(dtype: torch.dtype, shape: tuple[int, ...]) -> str:
     """Returns e.g. ``float32[1,64]``."""
     return f"{str(dtype).removeprefix('torch.')}[{','.join(map(str, shape))}]"
+
+
+def describe_rows(dtype: torch.dtype, shape: tuple[int, ...]) -> str:
+    """Returns the same of a buffer that grows, by the shape of one row."""
+    return f"rows of {describe(dtype, shape)}"
 
 
 def weights_digest(module: nn.Module) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from flashrt_ros.errors import NoMemoryError
 from flashrt_ros.hardware.memory import Memory, in_words
 from flashrt_ros.runtime.buffers import Role, Slot, StateLayout, padded
-from flashrt_ros.runtime.device import Device
+from flashrt_ros.runtime.device import STAGING_BYTES, Device
 from flashrt_ros.runtime.policy import PlanKind, Policy
 from flashrt_ros.runtime.row_pool import page_rows
 from flashrt_ros.runtime.store import MAX_CAPSULES
@@ -50,6 +50,7 @@ class Forecast:
         store_bytes: As asked for.
         rollback_depth: As asked for.
         least_row_bytes: What capsules need for the rows of one whole live state.
+        host_store_bytes: Host memory for capsules; 0 where it is the device's as well.
         row_pool_bytes: What of ``store_bytes`` is for rows: that, and half of what is left beside
             the ring and one capsule.
     """
@@ -63,6 +64,7 @@ class Forecast:
     rollback_depth: int
     least_row_bytes: int = 0
     row_pool_bytes: int = 0
+    host_store_bytes: int = 0
 
     @property
     def slots(self) -> int:
@@ -82,6 +84,13 @@ class Forecast:
             for item in self.items
             if not item.present and (self.memory.shared or not item.host)
         )
+
+    @property
+    def host_needed_bytes(self) -> int:
+        """Bytes of the host that are still to be taken, where it has a memory of its own."""
+        if self.memory.shared:
+            return 0
+        return sum(item.size_bytes for item in self.items if item.host and not item.present)
 
     @property
     def tight(self) -> bool:
@@ -115,6 +124,16 @@ class Forecast:
                 f"{self._preview_cure()}"
             )
 
+        host_free_bytes = self.memory.host_free_bytes
+        if host_free_bytes is not None and self.host_needed_bytes > host_free_bytes:
+            rest_bytes = self.host_needed_bytes - self.host_store_bytes
+            most_bytes = max(0, int(COMFORT * host_free_bytes) - rest_bytes)
+            raise NoMemoryError(
+                f"policy {self.policy!r} does not fit: {in_words(self.host_needed_bytes)} of host"
+                f" memory needed, {in_words(host_free_bytes)} free: {self.line()}; lower"
+                f" host_store_bytes from {self.host_store_bytes} to at most {most_bytes}"
+            )
+
     def line(self) -> str:
         """Returns the forecast as one line."""
         parts = ", ".join(
@@ -123,6 +142,8 @@ class Forecast:
             for item in self.items
             if item.size_bytes and not item.present
         )
+        if self.host_store_bytes and self.memory.host_free_bytes is not None:
+            parts += f"; on the host {in_words(self.memory.host_free_bytes)} free"
         needed = in_words(self.needed_bytes)
         return f"memory on {self.device}: {needed} needed, {self.free_in_words()}: {parts}"
 
@@ -168,6 +189,7 @@ def make_forecast(
     rollback_depth: int,
     spare_states: int = 0,
     preview_sets: int = 0,
+    host_store_bytes: int = 0,
 ) -> Forecast:
     """Returns the forecast of a session; nothing is allocated.
 
@@ -179,6 +201,7 @@ def make_forecast(
         rollback_depth: As the session's.
         spare_states: Copies of the state that whoever has the session will make besides.
         preview_sets: As the session's.
+        host_store_bytes: As the session's.
     """
     weight, memory = layout.fixed_bytes, device.memory()
     copies = ["live", "initial"]
@@ -220,7 +243,19 @@ def make_forecast(
     if device.torch_device.type == "cuda":
         items.append(Item("workspaces", device.workspace_bytes, "of kernels, an estimate"))
         mirror_bytes += layout.input_bytes
+        items.append(Item("staging", STAGING_BYTES, "of copies to and from the host", host=True))
     items.append(Item("mirrors", mirror_bytes, "what crosses to the host and back", host=True))
+    if memory.shared:
+        host_store_bytes = 0
+    if host_store_bytes:
+        items.append(
+            Item(
+                "host store",
+                device.host_bytes(host_store_bytes),
+                "capsules that were moved there",
+                host=True,
+            )
+        )
     return Forecast(
         policy.family,
         device.name,
@@ -231,6 +266,7 @@ def make_forecast(
         rollback_depth,
         least_row_bytes,
         row_pool_bytes,
+        host_store_bytes,
     )
 
 

@@ -23,6 +23,7 @@ from flashrt_ros.runtime.capsule import Capsule
 from flashrt_ros.runtime.device import Lane
 from flashrt_ros.runtime.engine import Engine
 from flashrt_ros.runtime.observation import Checked
+from flashrt_ros.runtime.place import SlotPlace
 from flashrt_ros.runtime.policy import Buffers, HostRecord, PlanKind
 from flashrt_ros.runtime.ticket import PlanTicket
 from flashrt_ros.runtime.transfer import Transfer
@@ -85,6 +86,7 @@ class Preview(Transfer):
     ) -> list[BranchChunk]:
         """Returns the chunks that branches would plan on the observations.
 
+        A capsule in another tier is moved to the device before, and waited for.
         Each branch plans at once, whether or not it has rows of its chunk left. The live state,
         its host record, generation, tick, lineage and rollback ring stay as they are.
 
@@ -119,7 +121,20 @@ class Preview(Transfer):
             FlashRTError: As ``preview``, but for BusyError.
         """
         capsules = self.check_preview(sources)
-        return PreviewRun(self, capsules, self._engine.check(observations))
+        checked = self._engine.check(observations)
+        held: list[SlotPlace] = []
+        try:
+            for capsule in capsules:
+                self._promote(capsule)
+                place = capsule.segment.slot
+                # At once, so that it does not give way to the next.
+                place.retain()
+                held.append(place)
+        except BaseException:
+            for place in held:
+                place.release()
+            raise
+        return PreviewRun(self, capsules, held, checked)
 
     def check_preview(self, sources: Sequence[str | Capsule]) -> list[Capsule]:
         """Returns the capsules of a preview, if nothing but the observations can stand in its way.
@@ -187,31 +202,36 @@ class Preview(Transfer):
         capsule = None if source is None else self._find(source)
         if capsule is not None:
             self._check_fit(capsule, allow_inexact=False)
-        return self._materialise(capsule, number)
+            self._promote(capsule)
+        return self._materialise(
+            capsule, None if capsule is None else capsule.segment.slot, number
+        )
 
-    def _materialise(self, capsule: Capsule | None, number: int) -> Branch:
+    def _materialise(
+        self, capsule: Capsule | None, place: SlotPlace | None, number: int
+    ) -> Branch:
         arena, row_bytes, rows = self.arena, self.arena.layout.row_bytes, self.host.rows
         if not 0 <= number < len(arena.memory.sets):
             raise InternalError(f"spare set {number}: expected one of {len(arena.memory.sets)}")
         spare = arena.memory.sets[number]
         shared = rows
-        if capsule is not None and self._rows is not None and capsule.segment.rows is not None:
-            shared = self._rows.shared(rows, capsule.segment.rows)
+        if place is not None and self._rows is not None and place.rows is not None:
+            shared = self._rows.shared(rows, place.rows)
         kept_bytes = arena.memory.kept(shared * row_bytes)
         with self.device.bind(Lane.CONTROL):
-            if capsule is None:
+            if capsule is None or place is None:
                 self.device.copy_(spare.fixed, arena.fixed)
                 start, end = kept_bytes, rows * row_bytes
                 if end > start:
                     self.device.copy_(spare.rows[start:end], arena.rows.view(-1)[start:end])
             else:
-                self.device.copy_(spare.fixed, capsule.segment.bytes)
+                self.device.copy_(spare.fixed, place.bytes)
                 if capsule.key != capsule.segment.noise_key:
                     self._noise_keys[number].fill_(noise.as_signed(capsule.key))
-                if self._rows is not None and capsule.segment.rows is not None:
+                if self._rows is not None and place.rows is not None:
                     # A row that is cut by the end of what is kept is written as a whole.
                     first = kept_bytes // row_bytes
-                    self._rows.copy_out(capsule.segment.rows, first, spare.rows)
+                    self._rows.copy_out(place.rows, first, spare.rows)
         host = copy.copy(self.host if capsule is None else capsule.host)
         return Branch(number, capsule, host, kept_bytes, self.generation)
 
@@ -310,18 +330,24 @@ def _nothing() -> None:
 class PreviewRun:
     """A preview, branch by branch, so that control steps can be taken between.
 
-    Its capsules are held until ``close``, even if they are dropped meanwhile.
+    Its capsules are held until ``close``, even if they are dropped or moved meanwhile.
 
     Attributes:
         left: Branches still to be run.
     """
 
-    def __init__(self, session: Preview, capsules: Sequence[Capsule], checked: Checked) -> None:
+    def __init__(
+        self,
+        session: Preview,
+        capsules: Sequence[Capsule],
+        held: Sequence[SlotPlace],
+        checked: Checked,
+    ) -> None:
         self._session = session
-        self._held = list(capsules)
-        for capsule in capsules:
-            capsule.segment.retain()
-        self._waiting: list[Capsule | None] = [*capsules] or [None]
+        self._held = list(held)
+        self._waiting: list[tuple[Capsule | None, SlotPlace | None]] = [(None, None)]
+        if capsules:
+            self._waiting = list(zip(capsules, self._held, strict=True))
         self._checked = checked
         self._generation = session.generation
 
@@ -345,7 +371,7 @@ class PreviewRun:
                 "preview: a restore, rollback or reset came between; ask again, with what is live"
                 " now"
             )
-        branch = session._materialise(self._waiting[0], 0)
+        branch = session._materialise(*self._waiting[0], 0)
         chunk = session.run_branch(branch, self._checked)
         self._waiting.pop(0)
         return chunk
@@ -353,5 +379,5 @@ class PreviewRun:
     def close(self) -> None:
         """Lets go of the capsules. May be repeated."""
         held, self._held = self._held, []
-        for capsule in held:
-            capsule.segment.release()
+        for place in held:
+            place.release()

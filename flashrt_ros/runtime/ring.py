@@ -38,6 +38,11 @@ class RollbackRing:
         self._refresh()
         return tuple(self._ids)
 
+    @property
+    def vacancies(self) -> int:
+        """Slots that the ring will take as it grows."""
+        return max(0, self.depth - len(self.ids()))
+
     def due(self, step: int) -> bool:
         """True if the boundary after ``step`` control steps belongs into the ring."""
         return self.depth > 0 and step % self.period_steps == 0

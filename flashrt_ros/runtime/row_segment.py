@@ -12,6 +12,7 @@ from collections.abc import Iterator
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from flashrt_ros.errors import InternalError
 from flashrt_ros.runtime.device import Pieces
@@ -161,6 +162,18 @@ class RowSpan:
             yield node, end
             end, node = node.first, node.parent
 
+    def views(self) -> list[torch.Tensor]:
+        """Returns the rows as they lie in the pool, in order: flat uint8, aliased."""
+        if self.tail is None:
+            return []
+        pool = self.tail.pool
+        with pool.lock:
+            extents = self.pieces()
+        return [
+            pool.memory[row * pool.row_bytes : (row + end - first) * pool.row_bytes]
+            for first, end, row in extents.tolist()
+        ]
+
     def pieces(self, start: int = 0) -> Extents:
         """Returns where the tokens from ``start`` on lie; adjacent pieces are one."""
         tail = self.tail
@@ -169,6 +182,20 @@ class RowSpan:
         if start >= tail.first:
             return np.array([(start, self.end, tail.row + start - tail.first)], np.int64)
         return cut(path(tail, self.end), start)
+
+
+def new_span(pool: RowPool, rows: int) -> RowSpan:
+    """Takes room for ``rows`` rows of a lineage of their own; their content is garbage.
+
+    Raises:
+        NoMemoryError: There is not enough; nothing was taken.
+    """
+    with pool.lock:
+        tail, end = None, 0
+        for page, pages in pool.take(-(-rows // pool.page_rows)):
+            tail = RowSegment(pool, tail, end, page, pages)
+            end = min(rows, tail.limit)
+        return RowSpan(tail, rows)
 
 
 def path(tail: RowSegment, end: int) -> Extents:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import threading
 from collections.abc import Mapping
 
 import numpy as np
@@ -16,10 +17,12 @@ from flashrt_ros.errors import (
 )
 from flashrt_ros.runtime import noise
 from flashrt_ros.runtime.buffers import ROWS_LENGTH, StateLayout
+from flashrt_ros.runtime.capsule_folder import CapsuleFolder
 from flashrt_ros.runtime.device import Device, Lane, open_device
 from flashrt_ros.runtime.engine import CONSUMED, Engine, complete_layout
 from flashrt_ros.runtime.fingerprint import exec_fingerprint, state_fingerprint
 from flashrt_ros.runtime.forecast import Forecast, make_forecast
+from flashrt_ros.runtime.host_pool import HostPool
 from flashrt_ros.runtime.live import Tearing
 from flashrt_ros.runtime.number import check_int
 from flashrt_ros.runtime.policy import Action, PlanKind, Policy
@@ -38,8 +41,9 @@ class PolicySession(Preview):
     """Runs a policy and makes its execution state a thing that has a name.
 
     Construction allocates everything, captures every plan and resets into episode 0; no verb and
-    no step allocates device memory afterwards. All methods but ``run_plan``, ``read``,
-    ``stage`` and ``check_facts`` belong to one thread.
+    no step allocates device memory afterwards. All methods belong to one thread but ``run_plan``,
+    and those that copy or look at files: ``read``, ``check_facts``, ``stage``, ``carry_import``,
+    ``carry``, ``give_back``, ``give_back_import`` and ``remove_files``.
 
     Attributes:
         policy: As given.
@@ -58,6 +62,8 @@ class PolicySession(Preview):
         warm_up: int = 3,
         spare_states: int = 0,
         preview_sets: int = 1,
+        host_store_bytes: int = 0,
+        folder: CapsuleFolder | None = None,
     ) -> None:
         """Makes a session, ready for its first step.
 
@@ -73,6 +79,9 @@ class PolicySession(Preview):
                 counted in the forecast.
             preview_sets: Spare states of this session, in which ``preview`` runs branches; 0:
                 none, and ``preview`` is refused.
+            host_store_bytes: Pinned host memory for capsules that are moved there; 0: none. Where
+                device and host are one memory none is taken, and there is no host tier.
+            folder: For capsules that are moved to disk; None: no disk tier.
 
         Raises:
             InvalidArgumentError: An argument is out of range.
@@ -88,11 +97,19 @@ class PolicySession(Preview):
         rollback_period_steps = check_int("rollback_period_steps", rollback_period_steps, 1)
         warm_up = check_int("warm_up", warm_up, 0)
         preview_sets = check_int("preview_sets", preview_sets, 0, MAX_PREVIEW_SETS)
+        host_store_bytes = check_int("host_store_bytes", host_store_bytes, 0)
         self.policy = policy
         self.layout: StateLayout = complete_layout(policy)
         opened: Device = open_device(device)
         self.forecast: Forecast = make_forecast(
-            policy, self.layout, opened, store_bytes, rollback_depth, spare_states, preview_sets
+            policy,
+            self.layout,
+            opened,
+            store_bytes,
+            rollback_depth,
+            spare_states,
+            preview_sets,
+            host_store_bytes,
         )
         self.forecast.check()
         policy.module().to(opened.torch_device).eval()
@@ -100,7 +117,10 @@ class PolicySession(Preview):
         rows_bytes = self.forecast.row_pool_bytes
         pool = SlotPool(opened, self.layout.fixed_bytes, store_bytes - rows_bytes)
         rows = RowPool(opened, self.layout.row_bytes, rows_bytes) if rows_bytes else None
-        store = CapsuleStore(pool, store_bytes, rows)
+        host = None
+        if self.forecast.host_store_bytes:
+            host = HostPool(opened, self.forecast.host_store_bytes)
+        store = CapsuleStore(pool, store_bytes, rows, host)
         scratch = pool.take()
         engine.prepare(warm_up, scratch.bytes)
         scratch.release()
@@ -109,6 +129,10 @@ class PolicySession(Preview):
                 opened.prepare_pieces(
                     engine.arena.rows.view(-1), rows.memory, self.layout.capacity
                 )
+        opened.prepare_carry()
+        self.folder = folder
+        self._doomed = []
+        self._storage = threading.Lock()
         state = state_fingerprint(policy, self.layout)
         shapes = [shape.name for shape in policy.act_shapes()]
         super().__init__(
@@ -124,7 +148,7 @@ class PolicySession(Preview):
         key = next(slot for slot in self.layout.state if slot.spec.name == noise.KEY)
         self._noise_keys = tuple(key.view(spare.fixed) for spare in engine.arena.memory.sets)
         self.reset_()
-        # The first pinned memory of a size takes milliseconds, which the first export must not.
+        # The first pinned memory of a size takes milliseconds, which a first digest must not.
         self.state_bytes()
         if self._plans_chunk:
             self.device.to_host(self.arena.state[CHUNK])

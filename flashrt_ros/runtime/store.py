@@ -14,6 +14,8 @@ from flashrt_ros.errors import (
     PinnedError,
 )
 from flashrt_ros.runtime.capsule import Capsule, check_name
+from flashrt_ros.runtime.host_pool import BlockPlace, HostPool, units
+from flashrt_ros.runtime.place import Tier
 from flashrt_ros.runtime.pool import Segment, SlotPool
 from flashrt_ros.runtime.row_pool import RowPool
 from flashrt_ros.runtime.row_segment import WhatIf
@@ -21,6 +23,8 @@ from flashrt_ros.runtime.row_segment import WhatIf
 MAX_CAPSULES = 2048
 """Named capsules of one store: branches share their bytes, but each is an object on the host, and
 listing them takes the interpreter for tens of milliseconds."""
+WATERMARK = 8
+"""Share of the slots, and of the pages, below which the store wants some to be free again."""
 _SHOWN = 8
 
 Capsules = list[Capsule]  # within the class, list is the verb
@@ -34,23 +38,34 @@ class CapsuleStore:
 
     Where a slot is needed and none is free, capsules are evicted in this order, as few as needed:
     boundaries of the rollback ring, oldest first, but never the newest; then named capsules that
-    are not pinned, least recently used first (made, restored or forked). Pinned capsules and those
-    that share their slot with others are never evicted: dropping one of them frees nothing.
-    Where pages are short the order is the same, and of those that came up, the ones whose going
-    does not help stay, the most recently used first.
-    Where there are ``MAX_CAPSULES`` named ones, the least recently used that is not pinned gives
-    way to the next, whatever it shares.
+    are not pinned, least recently used first (made, restored, forked or moved). Pinned capsules
+    and those that share their slot with others are never evicted: dropping one of them frees
+    nothing. Where pages are short the order is the same, and of those that came up, the ones whose
+    going does not help stay, the most recently used first. What lies in host memory or in a file
+    is no storage of the device, so it stays; and who has a file as well goes back to that.
+    Where host memory is short, only those go that the store itself has put there, least recently
+    used first; what was moved there by request stays.
+    Where there are ``MAX_CAPSULES`` named ones, the least recently used that is not pinned, and
+    was not moved by request, gives way to the next, whatever it shares.
 
     Attributes:
         pool: Where the bytes lie.
         rows: Where rows lie; None: there are none.
-        bytes_budget: Bytes that both pools may hold.
+        host: Blocks of host memory; None: there is no such tier.
+        bytes_budget: Bytes that both pools of the device may hold.
         removals: Capsules dropped or evicted so far.
     """
 
-    def __init__(self, pool: SlotPool, budget_bytes: int, rows: RowPool | None = None) -> None:
+    def __init__(
+        self,
+        pool: SlotPool,
+        budget_bytes: int,
+        rows: RowPool | None = None,
+        host: HostPool | None = None,
+    ) -> None:
         self.pool = pool
         self.rows = rows
+        self.host = host
         self.bytes_budget = budget_bytes
         self.removals = 0
         self._capsules: dict[str, Capsule] = {}
@@ -60,8 +75,18 @@ class CapsuleStore:
 
     @property
     def bytes_used(self) -> int:
-        """Bytes that all capsules hold together; shared storage counts once."""
+        """Bytes of the device that all capsules hold together; shared storage counts once."""
         return self.pool.bytes_used + (0 if self.rows is None else self.rows.bytes_used)
+
+    @property
+    def host_bytes_used(self) -> int:
+        """Bytes of the host tier that are held."""
+        return 0 if self.host is None else self.host.bytes_used
+
+    @property
+    def host_bytes_budget(self) -> int:
+        """Bytes of the host tier."""
+        return 0 if self.host is None else self.host.memory.nbytes
 
     @property
     def free_pages(self) -> int:
@@ -172,8 +197,10 @@ class CapsuleStore:
     def unique_bytes(self, capsule: Capsule) -> int:
         """Returns the bytes that would be freed if ``capsule`` alone were dropped."""
         segment = capsule.segment
-        if segment.holders > 1:
+        if not segment.alone:
             return 0
+        if segment.tier is not Tier.DEVICE:
+            return segment.place.size_bytes
         if segment.rows is None or self.rows is None:
             return segment.size_bytes
         what_if = WhatIf()
@@ -192,7 +219,7 @@ class CapsuleStore:
             pages: Pages for its rows, which are free afterwards.
 
         Returns:
-            The slot, and the capsules evicted, without ``replacing``.
+            The slot, and the capsules evicted, without ``replacing`` and those that have a file.
 
         Raises:
             NoMemoryError: Nothing may be evicted; nothing was changed.
@@ -202,8 +229,85 @@ class CapsuleStore:
         else:
             with self.rows.lock:
                 victims = self._victims(replacing, pages)
-        self._remove_all(replacing, victims)
-        return self.pool.take(), victims
+        evicted = self._evict(victims, replacing)
+        return self.pool.take(), evicted
+
+    def reserve_block(self, size_bytes: int) -> tuple[BlockPlace, Capsules]:
+        """Takes a block of host memory, evicting as the class says where there is no room.
+
+        Returns:
+            The block, and the capsules evicted, without those that have a file.
+
+        Raises:
+            NoMemoryError: Nothing may be evicted; nothing was changed.
+        """
+        assert self.host is not None  # there is a host tier
+        evicted = self._evict(self.block_victims(size_bytes))
+        return self.host.block(size_bytes, self.pool.lock), evicted
+
+    def block_victims(self, size_bytes: int) -> Capsules:
+        """Returns who must give way to a block of host memory.
+
+        Raises:
+            NoMemoryError: Nobody may, and there is no room.
+        """
+        host = self.host
+        assert host is not None  # there is a host tier
+        victims: Capsules = []
+        free = host.free
+        parked = [c for c in self._capsules.values() if c.segment.parked and c.segment.alone]
+        for capsule in self._by_use(parked):
+            if free >= units(size_bytes):
+                break
+            victims.append(capsule)
+            free += units(capsule.segment.place.size_bytes)
+        if free < units(size_bytes):
+            raise NoMemoryError(
+                f"tier 'host': no room for {size_bytes} bytes: {host.bytes_used} of"
+                f" {self.host_bytes_budget} bytes are held; drop some capsules there, move them to"
+                " disk, or raise host_store_bytes"
+            )
+        return victims
+
+    def to_park(self, vacancies: int, depth: int) -> Capsule | None:
+        """Returns the capsule that should go to the host so that others find room; None: none.
+
+        The least recently used that is not pinned, as soon as fewer slots than an eighth of those
+        for named capsules, or fewer pages than an eighth, are left.
+
+        Args:
+            vacancies: Slots that the rollback ring will still take.
+            depth: Of the ring.
+        """
+        if self.host is None:
+            return None
+        least = max(1, (self.pool.slots - depth) // WATERMARK)
+        short = self.pool.free - vacancies < least
+        if self.rows is not None:
+            short |= self.rows.free < self.rows.pages // WATERMARK
+        if not short:
+            return None
+        capsules = list(self._capsules.values())
+        kept = {id(c.segment) for c in capsules if c.pinned or c.automatic}
+        for capsule in self._by_use(capsules):
+            segment = capsule.segment
+            if segment.tier is Tier.DEVICE and not segment.moving and id(segment) not in kept:
+                return capsule
+        return None
+
+    def _evict(self, victims: Capsules, replacing: Capsule | None = None) -> Capsules:
+        """Removes capsules, or lets them be read from their files; returns those removed."""
+        if replacing is not None:
+            self._remove(replacing)
+        gone: Capsules = []
+        for victim in victims:
+            file = victim.segment.file
+            if file is not None and victim.segment.alone:
+                victim.segment.go_to(file)
+            else:
+                self._remove(victim)
+                gone.append(victim)
+        return gone
 
     def make_way(self, replacing: Capsule | None = None) -> Capsules:
         """Removes what gives way to one more capsule whose slot is taken already.
@@ -217,18 +321,17 @@ class CapsuleStore:
         Raises:
             NoMemoryError: There are as many as may be, and all are pinned; nothing was changed.
         """
-        victims = [] if replacing is not None else self._one_too_many()
-        self._remove_all(replacing, victims)
-        return victims
+        return self._evict([] if replacing is not None else self._one_too_many(), replacing)
 
     def close(self) -> None:
-        """Forgets all capsules and frees the pool."""
+        """Forgets all capsules and frees the pools."""
         self._capsules.clear()
         self._id_of_name.clear()
         self._used.clear()
         self.pool.close()
-        if self.rows is not None:
-            self.rows.close()
+        for pages in (self.rows, self.host):
+            if pages is not None:
+                pages.close()
 
     def _named(self) -> int:
         return sum(not capsule.automatic for capsule in self._capsules.values())
@@ -236,7 +339,7 @@ class CapsuleStore:
     def _victims(self, replacing: Capsule | None, pages: int) -> Capsules:
         first = [] if replacing is not None else self._one_too_many()
         going = first if replacing is None else [replacing]
-        slot = self.pool.free or any(capsule.segment.holders == 1 for capsule in going)
+        slot = self.pool.free or any(_frees(capsule) for capsule in going)
         if slot and pages <= self.free_pages:
             return first
         gain = _Gain(self.pool.free, self.free_pages)
@@ -248,7 +351,7 @@ class CapsuleStore:
         for capsule in (*ring, *self._by_use(others)):
             if gain.suffices(pages):
                 break
-            if capsule.segment.holders == 1:
+            if _frees(capsule):
                 gain.add(capsule)
                 victims.append(capsule)
         if not gain.suffices(pages):
@@ -264,9 +367,16 @@ class CapsuleStore:
     def _one_too_many(self) -> Capsules:
         if len(self) < MAX_CAPSULES or self._named() < MAX_CAPSULES:
             return []
-        candidates = self._by_use(self._capsules.values())
+        candidates = [
+            c
+            for c in self._by_use(self._capsules.values())
+            if c.segment.file is None and (c.segment.parked or c.segment.tier is Tier.DEVICE)
+        ]
         if not candidates:
-            raise NoMemoryError(f"all {MAX_CAPSULES} capsules that may be are pinned; drop some")
+            raise NoMemoryError(
+                f"all {MAX_CAPSULES} capsules that may be are pinned, or were moved to another"
+                " tier; drop some"
+            )
         return candidates[:1]
 
     def _by_use(self, capsules: Iterable[Capsule]) -> Capsules:
@@ -275,23 +385,18 @@ class CapsuleStore:
         return sorted(named, key=lambda c: self._used[c.id])
 
     def _full(self, pages: int) -> str:
-        pinned = sum(c.pinned for c in self._capsules.values())
-        shared = sum(c.segment.holders > 1 for c in self._capsules.values())
+        here = [c for c in self._capsules.values() if c.segment.tier is Tier.DEVICE]
+        pinned = sum(c.pinned for c in here)
+        shared = sum(c.segment.holders > 1 for c in here)
         rows = ""
         if self.rows is not None:
             rows = f" and {pages * self.rows.page_bytes} bytes of new rows"
         return (
             f"no room for one more capsule of {self.pool.slot_bytes} bytes{rows}:"
-            f" {self.bytes_used} of {self.bytes_budget} bytes are held by {len(self)} capsules,"
+            f" {self.bytes_used} of {self.bytes_budget} bytes are held by {len(here)} capsules,"
             f" of which {pinned} are pinned and {shared} share storage; drop some, or raise"
             " store_bytes"
         )
-
-    def _remove_all(self, replacing: Capsule | None, victims: Capsules) -> None:
-        if replacing is not None:
-            self._remove(replacing)
-        for victim in victims:
-            self._remove(victim)
 
     def _remove(self, capsule: Capsule) -> int:
         del self._capsules[capsule.id]
@@ -299,6 +404,11 @@ class CapsuleStore:
         del self._used[capsule.id]
         self.removals += 1
         return capsule.segment.release()
+
+
+def _frees(capsule: Capsule) -> bool:
+    """True if removing it frees a slot."""
+    return capsule.segment.alone and capsule.segment.tier is Tier.DEVICE
 
 
 class _Gain:
@@ -313,7 +423,7 @@ class _Gain:
         return self._slots > 0 and self._pages + self._what_if.freed >= pages
 
     def add(self, capsule: Capsule) -> None:
-        if capsule.segment.holders == 1:
+        if _frees(capsule):
             self._slots += 1
             if capsule.segment.rows is not None:
                 self._what_if.release(capsule.segment.rows)

@@ -20,15 +20,17 @@ from flashrt_ros.errors import (
 from flashrt_ros.runtime import noise
 from flashrt_ros.runtime.capsule import Capsule, check_name, new_id
 from flashrt_ros.runtime.device import Lane
-from flashrt_ros.runtime.live import LiveState, Tearing
+from flashrt_ros.runtime.live import Tearing
+from flashrt_ros.runtime.moves import Moves
 from flashrt_ros.runtime.number import check_int
+from flashrt_ros.runtime.place import Tier
 from flashrt_ros.runtime.policy import MAX_TASK_CHARACTERS, HostRecord
 
 MAX_BRANCHES = 256
 """Branches that one fork may make: more would take longer than the gap between control steps."""
 
 
-class Verbs(LiveState):
+class Verbs(Moves):
     """What a client does to a live state.
 
     Noise: a verb that is given a seed sets the noise key and leaves the counter as it is in the
@@ -70,13 +72,20 @@ class Verbs(LiveState):
         self._overtake()
         return self.generation
 
-    def snapshot(self, name: str = "", pin: bool = False, replace: bool = False) -> Capsule:
+    def snapshot(
+        self,
+        name: str = "",
+        pin: bool = False,
+        replace: bool = False,
+        tier: Tier = Tier.DEVICE,
+    ) -> Capsule:
         """Makes a capsule of the live state, which from now on descends from it.
 
         Args:
             name: Empty: one is made.
             pin: Protect it from eviction.
             replace: Take the place of an unpinned capsule of that name.
+            tier: Move it there, as ``move`` does, and wait for that.
 
         Raises:
             NotConfiguredError: The session is closed.
@@ -84,9 +93,12 @@ class Verbs(LiveState):
             AlreadyExistsError: The name is taken, and ``replace`` is not set.
             PinnedError: The capsule to be replaced is pinned.
             NoMemoryError: No storage is left, and nothing may be evicted.
+            UnsupportedError: There is no such tier here.
+            StorageError: The file could not be written; the capsule is there, on the device.
             InternalError: The last step failed half-way.
         """
         self._check_whole("snapshot")
+        self.check_room(tier)
         ahead = self._copy_ahead()
         id_ = new_id()
         name = name or f"capsule-{id_}"
@@ -99,12 +111,18 @@ class Verbs(LiveState):
         capsule = self._describe(id_, name, segment, pinned=pin)
         self.store.put(capsule)
         self.capsule_id = capsule.id
+        if tier is not Tier.DEVICE:
+            evicted = self.last_evicted
+            self.move(capsule, tier)
+            self.last_evicted = evicted
         return capsule
 
     def restore(
         self, source: str | Capsule, allow_inexact: bool = False, seed: int | None = None
     ) -> Capsule:
         """Makes a capsule the live state; the tick goes on, the generation rises.
+
+        One that lies in another tier is moved to the device before, and waited for.
 
         Args:
             source: Name, id or the capsule itself.
@@ -117,10 +135,27 @@ class Verbs(LiveState):
             StateMismatchError: It belongs to another policy, configuration, weights or layout.
             ExecMismatchError: It was made on another device, library or kernel choice.
             InvalidArgumentError: The seed is out of range.
+            NoMemoryError: It lies in another tier, and there is no room for it on the device.
+            StorageError: It lies in a file, which cannot be read.
+            CorruptError: That file was changed.
+        """
+        capsule = self.check_restore(source, allow_inexact, seed)
+        self._promote(capsule)
+        self._go(capsule, capsule.key if seed is None else seed)
+        return capsule
+
+    def check_restore(
+        self, source: str | Capsule, allow_inexact: bool = False, seed: int | None = None
+    ) -> Capsule:
+        """Returns the capsule that ``restore`` would make live, having checked all that it checks.
+
+        Raises:
+            FlashRTError: As ``restore``, but for what has to do with another tier.
         """
         capsule = self._find(source)
         self._check_fit(capsule, allow_inexact)
-        self._go(capsule, capsule.key if seed is None else noise.check_seed(seed))
+        if seed is not None:
+            noise.check_seed(seed)
         return capsule
 
     def fork(
@@ -202,21 +237,31 @@ class Verbs(LiveState):
             NotConfiguredError: The session is closed.
             InvalidArgumentError: ``steps`` is negative, or the seed out of range.
             NotFoundError: The ring does not reach that far, or there is no parent any more.
+            FlashRTError: As ``restore``, where it lies in another tier.
+        """
+        step = self.host.step
+        target = self.rollback_target(steps)
+        self._check_fit(target, allow_inexact=False)
+        key = target.key if seed is None else noise.check_seed(seed)
+        self._promote(target)
+        self._go(target, key)
+        return step - target.host.step
+
+    def rollback_target(self, steps: int = 0) -> Capsule:
+        """Returns the capsule or boundary that ``rollback`` would go to now.
+
+        Raises:
+            FlashRTError: As ``rollback``.
         """
         self._check_open()
         steps = check_int("steps", steps, 0)
-        step = self.host.step
         if steps:
-            target = self._ring.back(step, steps)
-        elif self.capsule_id:
-            target = self.store.get(self.capsule_id)
-        else:
-            raise NotFoundError(
-                "rollback to the parent: the live state descends from a reset, not from a capsule"
-            )
-        self._check_fit(target, allow_inexact=False)
-        self._go(target, target.key if seed is None else noise.check_seed(seed))
-        return step - target.host.step
+            return self._ring.back(self.host.step, steps)
+        if self.capsule_id:
+            return self.store.get(self.capsule_id)
+        raise NotFoundError(
+            "rollback to the parent: the live state descends from a reset, not from a capsule"
+        )
 
     def drop(self, name: str, force: bool = False) -> int:
         """Removes a capsule; its branches and its source keep what they share with it.

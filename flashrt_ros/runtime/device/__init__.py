@@ -9,11 +9,20 @@ import torch
 from flashrt_ros.errors import InvalidArgumentError, UnsupportedError
 from flashrt_ros.hardware.driver import read_driver
 from flashrt_ros.hardware.torch_build import read_torch_build
-from flashrt_ros.runtime.device.base import Device, Lane, Pieces, Replay
+from flashrt_ros.runtime.device.base import STAGING_BYTES, Device, Lane, Pieces, Replay
 from flashrt_ros.runtime.device.startup import check_gpu
 from flashrt_ros.runtime.device.state_memory import LIVE, StateMemory
 
-__all__ = ["LIVE", "Device", "Lane", "Pieces", "Replay", "StateMemory", "open_device"]
+__all__ = [
+    "LIVE",
+    "STAGING_BYTES",
+    "Device",
+    "Lane",
+    "Pieces",
+    "Replay",
+    "StateMemory",
+    "open_device",
+]
 
 
 def open_device(name: str) -> Device:

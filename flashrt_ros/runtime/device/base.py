@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 import enum
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
@@ -46,7 +46,13 @@ class Lane(enum.Enum):
     PLANNER = "planner"
     """Plans that run beside the control thread."""
     STORAGE = "storage"
-    """Copies of capsules to the host, from any thread but one at a time."""
+    """Copies of capsules between device and host, from any thread but one at a time."""
+
+
+STAGING_BYTES = 4 << 20
+"""Pinned memory through which a device copies from and to memory that is not pinned."""
+Pair = tuple[torch.Tensor, torch.Tensor]
+"""Where to and where from, flat uint8, equally long."""
 
 
 class Device(abc.ABC):
@@ -150,6 +156,27 @@ class Device(abc.ABC):
     @abc.abstractmethod
     def synchronize(self) -> None:
         """Blocks until the bound lane has done all its work."""
+
+    def host_bytes(self, size_bytes: int) -> int:
+        """Returns what ``allocate_host`` really takes for so many bytes."""
+        return size_bytes
+
+    def prepare_carry(self) -> None:
+        """Allocates what ``carry`` needs, at most ``STAGING_BYTES`` of the host."""
+        return
+
+    def carry(self, pairs: Iterable[Pair]) -> None:
+        """Copies between device and host, complete on return; the storage lane must be bound.
+
+        Other lanes go on: copies are cut into chunks, so that theirs come between, and the
+        interpreter is free while chunks are under way. Host memory need not be pinned.
+
+        Args:
+            pairs: What to copy; none overlaps another.
+        """
+        for dst_N, src_N in pairs:
+            # Not torch's copy, which takes threads of its own away from the control step.
+            np.copyto(dst_N.numpy(), src_N.numpy())
 
     def to_host(self, tensor: torch.Tensor) -> torch.Tensor:
         """Returns a copy on the host, complete on return."""

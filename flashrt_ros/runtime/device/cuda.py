@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.metadata
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,13 +14,14 @@ import torch
 
 from flashrt_ros.errors import FlashRTError, InternalError, NoMemoryError
 from flashrt_ros.hardware.memory import Memory, available_bytes
-from flashrt_ros.runtime.device.base import Device, Lane, Pieces, Replay
+from flashrt_ros.runtime.device.base import Device, Lane, Pair, Pieces, Replay
 from flashrt_ros.runtime.device.mapped_state import MappedState
 from flashrt_ros.runtime.device.state_memory import CopiedState, StateMemory
 from flashrt_ros.runtime.device.switches import numeric_switches
 from flashrt_ros.runtime.noise import triton_found
 
 if TYPE_CHECKING:
+    from flashrt_ros.runtime.device.bounce import Bounce
     from flashrt_ros.runtime.device.piece_kernel import PieceCopier
     from flashrt_ros.runtime.device.virtual_memory import CudaVirtualMemory
 
@@ -60,6 +61,7 @@ class CudaDevice(Device):
         self._copier: PieceCopier | None = None
         self._virtual: CudaVirtualMemory | None = None
         self._unmappable = ""
+        self._bounce: Bounce | None = None
 
     def _current(self) -> torch.cuda.Stream | None:
         """Our stream that is current in this thread, if one is.
@@ -223,6 +225,22 @@ class CudaDevice(Device):
     def synchronize(self) -> None:
         """See ``Device.synchronize``."""
         (self._current() or torch.cuda.current_stream()).synchronize()
+
+    def host_bytes(self, size_bytes: int) -> int:
+        """See ``Device.host_bytes``: torch takes pinned memory in powers of two."""
+        return 1 << (size_bytes - 1).bit_length() if size_bytes else 0
+
+    def prepare_carry(self) -> None:
+        """See ``Device.prepare_carry``."""
+        from flashrt_ros.runtime.device.bounce import Bounce
+
+        with torch.cuda.device(self.torch_device):
+            self._bounce = Bounce(self.allocate_host, self.copy_)
+
+    def carry(self, pairs: Iterable[Pair]) -> None:
+        """See ``Device.carry``."""
+        assert self._bounce is not None  # as ``prepare_carry`` comes first
+        self._bounce.carry(pairs)
 
     def to_host(self, tensor: torch.Tensor) -> torch.Tensor:
         """See ``Device.to_host``; pinned memory, which torch keeps for the next copy."""
