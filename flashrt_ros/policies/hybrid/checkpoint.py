@@ -67,7 +67,7 @@ def read_model(directory: Path | str, dtype: str | None = None) -> HybridModel:
             raise CheckpointError(
                 f"{path}: {name!r}: expected shape {tuple(expected[name].shape)}, found {shape}"
             )
-    model = HybridModel(config).eval()
+    model = HybridModel.empty(config).eval()
     for path, header in headers.items():
         wanted = {name: key for name, (key, _) in header.items() if name in expected}
         _load(model, path, wanted)

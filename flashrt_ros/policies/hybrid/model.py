@@ -56,8 +56,24 @@ class HybridModel(nn.Module):
         for name, parameter in self.named_parameters():
             if name.endswith(_FLOAT32):
                 parameter.data = parameter.data.float()
-        exponents = torch.arange(0, config.rotary_dim, 2, dtype=torch.float32) / config.rotary_dim
-        self.register_buffer("periods", 1.0 / config.rope_theta**exponents, persistent=False)
+        self.register_buffer("periods", self._periods(), persistent=False)
+
+    def _periods(self) -> torch.Tensor:
+        size = self.config.rotary_dim
+        exponents = torch.arange(0, size, 2, dtype=torch.float32) / size
+        return 1.0 / self.config.rope_theta**exponents
+
+    @classmethod
+    def empty(cls, config: ModelConfig) -> HybridModel:
+        """Makes a model on the CPU whose weights hold garbage, in less time than random ones.
+
+        Every weight of ``state_dict()`` must be written before use.
+        """
+        with torch.device("meta"):
+            model = cls(config)
+        model.to_empty(device="cpu")
+        model.get_buffer("periods").copy_(model._periods())
+        return model
 
     def ops(self) -> Ops:
         """Operations of the device that the weights are on."""
