@@ -30,6 +30,7 @@ from flashrt_ros.policies.hybrid.policy import TOKENS, HybridPolicy
 from flashrt_ros.policies.hybrid.robot_config import ImageConfig, RobotConfig
 from flashrt_ros.policies.recurrent_config import VectorConfig
 from flashrt_ros.policies.registry import load_policy
+from flashrt_ros.runtime.capsule_folder import CapsuleFolder
 from flashrt_ros.runtime.session import PolicySession
 from flashrt_ros.testing import check_policy
 
@@ -283,3 +284,27 @@ def test_previews_are_what_restores_would_do(device: str) -> None:
         assert torch.equal(branch.actions_HA[0], values[-1])
     assert not torch.equal(*values)
     session.close()
+
+
+@on_devices
+def test_a_capsule_file_from_the_middle_of_an_episode_goes_on(device: str, tmp_path: Path) -> None:
+    seen, files = episode(12), CapsuleFolder(tmp_path / "capsules")
+    policy = robot_policy(3)
+    policy.save(tmp_path / "policy")
+    session = PolicySession(policy, device=device)
+    drive(session, seen[:6])
+    session.snapshot("six")
+    files.save(session.export("six"))
+    expected = drive(session, seen[6:])
+    session.close()
+    # Another session, of the policy as its directory gives it, in the middle of something else.
+    other = PolicySession(load_policy(tmp_path / "policy"), device=device)
+    drive(other, episode(4, seed=3))
+    other.restore(other.import_(files.load("six")))
+    assert (other.host.step, other.host.rows) == (6, 6 * 11)
+    assert drive(other, seen[6:]) == expected
+    # The control: without the restore it goes on otherwise.
+    other.reset_()
+    drive(other, episode(6, seed=3))
+    assert drive(other, seen[6:]) != expected
+    other.close()
