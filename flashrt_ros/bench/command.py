@@ -20,7 +20,7 @@ BENCHMARKS: dict[str, str] = {
     "rows": "verbs on state that grows, by context length and new rows",
     "segments": "verbs on state that grows, by the pieces in which its rows are stored",
     "branches": "fork, materialise and switch apart; previews of branches",
-    "tiers": "control periods at 1 kHz while capsules move to host or disk and back",
+    "tiers": "moves to host memory and disk; control periods at 1 kHz beside them",
     "memory": "bytes that snapshots and forks take, against full copies",
     "sameness": "restore, then 200 steps, at random cut points; with controls",
     "jitter": "control period of the node beside a bare sleep loop",

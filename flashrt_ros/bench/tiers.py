@@ -1,4 +1,4 @@
-"""Control periods while capsules move between tiers, beside the same periods without moves.
+"""Moves of capsules between tiers, and control periods beside them and without them.
 
 A move is of use on a robot only if no control step notices it. So a loop steps at 1 kHz, and a
 thread copies whole capsules to the host or to disk and back, like the storage thread of the node.
@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from flashrt_ros.bench.harness import Options
+from flashrt_ros.bench.moves import add_moves
 from flashrt_ros.bench.policies import OBSERVATION, SizedPolicy
 from flashrt_ros.bench.report import Result, make_row
 from flashrt_ros.runtime.capsule_folder import CapsuleFolder
@@ -146,7 +147,10 @@ def control_periods(
 
 def run(options: Options) -> Result:
     """Measures the loop alone and beside moves, in turns, so that drift hits both."""
-    result = Result("tiers", f"control periods at {1 / PERIOD_S:g} Hz while capsules move")
+    result = Result(
+        "tiers", f"moves of capsules; control periods at {1 / PERIOD_S:g} Hz beside them"
+    )
+    add_moves(result, options)
     size_bytes = (1 << 20) if options.quick or not options.cuda else (256 << 20)
     steps, rounds = (50, 1) if options.quick else (2000, 3)
     with tempfile.TemporaryDirectory() as folder:
@@ -156,9 +160,12 @@ def run(options: Options) -> Result:
             store_bytes=4 * (size_bytes + 4096),
             rollback_depth=0,
             preview_sets=0,
+            warm_up=options.warm(),
             host_store_bytes=2 * (size_bytes + 4096),
             folder=CapsuleFolder(Path(folder)),
         )
+        if session.store.host is None:
+            result.notes.append(f"no host tier: {session.host_reason}")
         tiers = [None, Tier.DISK] if session.store.host is None else [None, Tier.HOST, Tier.DISK]
         control_periods(session, options.warm(20), None)
         found: dict[Tier | None, list[Periods]] = {tier: [] for tier in tiers}

@@ -183,13 +183,18 @@ class LiveState:
     def _go(self, target: Capsule, key: int) -> None:
         """Makes ``target``, which has been checked, the live state."""
         arena = self._check_present()
-        with self.device.bind(Lane.CONTROL), Tearing(self, "a restore failed"):
-            self.device.copy_(arena.fixed, target.segment.bytes)
-            self._noise_key = target.segment.noise_key
-            if key != self._noise_key:
-                self._set_key(key)
-            if self._rows is not None and target.segment.rows is not None:
-                self._rows.go(self.host.rows, target.segment.rows)
+        slot = target.segment.slot
+        try:
+            with self.device.bind(Lane.CONTROL):
+                self.device.copy_(arena.fixed, slot.bytes)
+                self._noise_key = target.segment.noise_key
+                if key != self._noise_key:
+                    self._set_key(key)
+                if self._rows is not None and slot.rows is not None:
+                    self._rows.go(self.host.rows, slot.rows)
+        except BaseException as error:
+            self._tear(f"a restore failed: {error}")
+            raise
         self.host = copy.copy(target.host)
         # A boundary of the ring is nobody's parent: a rollback to the parent would stop at it.
         self.capsule_id = target.parent_id if target.automatic else target.id
@@ -219,10 +224,19 @@ class LiveState:
         Returns:
             None where none is free, or where rows need checks of their own first.
         """
-        if self._rows is not None or not self.store.pool.free:
+        pool = self.store.pool
+        if self._rows is not None or not pool.free:
             return None
-        segment = self.store.pool.take()
-        self._fill_or_release(segment)
+        assert self._arena is not None
+        place = pool.claim()
+        try:
+            with self.device.bind(Lane.CONTROL):
+                self.device.copy_(place.bytes, self._arena.fixed)
+        except BaseException:
+            place.release()
+            raise
+        segment = Segment(place, pool.slot_bytes)
+        segment.noise_key = self._noise_key
         return segment
 
     def _keep(self, replacing: Capsule | None = None, ahead: Segment | None = None) -> Segment:
@@ -259,7 +273,7 @@ class LiveState:
     def _fill(self, segment: Segment) -> None:
         """Copies the live state, which is in its place; the control lane must be bound."""
         assert self._arena is not None
-        self.device.copy_(segment.bytes, self._arena.fixed)
+        self.device.copy_(segment.slot.bytes, self._arena.fixed)
         segment.noise_key = self._noise_key
         if self._rows is not None:
             segment.rows = self._rows.keep(self.host.rows)

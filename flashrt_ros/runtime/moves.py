@@ -265,7 +265,7 @@ class Moves(LiveState):
         return "parameter host_store_bytes: expected more than 0, found 0"
 
     def _promote(self, capsule: Capsule) -> None:
-        if capsule.segment.tier is not Tier.DEVICE:
+        if not isinstance(capsule.segment.place, SlotPlace):
             self.move(capsule, Tier.DEVICE)
 
     def _size(self, capsule: Capsule) -> int:

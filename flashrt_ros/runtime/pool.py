@@ -160,6 +160,10 @@ class SlotPool:
         Raises:
             NoMemoryError: No slot is free.
         """
+        return Segment(self.claim(), self.slot_bytes)
+
+    def claim(self) -> SlotPlace:
+        """Returns a free slot with one holder, for a segment to be made of; as ``take``."""
         if not self._free:
             raise NoMemoryError(f"all {self.slots} slots of {self.slot_bytes} bytes are in use")
         index = self._free.pop()
@@ -170,7 +174,7 @@ class SlotPool:
             view_N = self._memory[index * self.slot_bytes : (index + 1) * self.slot_bytes]
             self._views[index] = view_N
         place = self._held[index] = SlotPlace(self, index, view_N)
-        return Segment(place, self.slot_bytes)
+        return place
 
     def give_back(self, index: int) -> None:
         """Makes a slot free; called by its place, under the lock."""
