@@ -287,6 +287,23 @@ def test_a_turn_that_never_comes_is_given_back(rig: Rig) -> None:
     assert rig.storage.close()
 
 
+def test_a_queue_that_is_closed_in_the_middle_of_a_turn_does_not_disturb_it(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig.ask("snapshot", name="cut")
+    commit = rig.session.commit_move
+
+    def closing(move: Any) -> None:
+        rig.queue.close(NotConfiguredError("the node is being cleaned up"))
+        commit(move)
+
+    monkeypatch.setattr(rig.session, "commit_move", closing)
+    moved = ask(rig, "move_capsule", name="cut", tier="host")
+    assert moved.code is ErrorCode.NONE, moved.message
+    assert tiers(rig) == {"cut": "host"}
+    assert rig.storage.close()
+
+
 def test_moves_count_as_work_under_way(rig: Rig) -> None:
     gate = Gate(rig)
     rig.ask("snapshot", name="cut")

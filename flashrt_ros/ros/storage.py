@@ -155,12 +155,16 @@ class Storage:
             verb.answer(answer)
 
     def _to_control(self, verb: Verb, task: Task, background: bool) -> None:
+        # A queue that is closed refuses its turn, even while the control thread has it.
+        claim = threading.Lock()
+
         def go_on(handlers: object, _: Verb) -> Answer:
-            self._advance(verb, task, Where.CONTROL, background)
+            if claim.acquire(blocking=False):
+                self._advance(verb, task, Where.CONTROL, background)
             return done("")
 
         def refused(answer: Answer) -> None:
-            if answer.code:  # the queue was closed before its turn came
+            if answer.code and claim.acquire(blocking=False):
                 error = NotConfiguredError(answer.message)
                 self._advance(verb, task, Where.STORAGE, background, error)
 
