@@ -299,6 +299,11 @@ def test_a_file_that_was_changed_is_refused_and_changes_nothing(
         folder.save(session.export("other"), file, replace=True)
     else:
         path.write_bytes(_flip(raw) if damage == "flipped" else raw[:-9])
+    # Nobody gives way to it before it is known to be whole, though the device is full.
+    for number in range(4):
+        run(session, 1)
+        session.snapshot(f"s{number}")
+    assert not session.store.pool.free
     before = standing(session)
     error, words = errors[damage]
     for call in (

@@ -141,9 +141,14 @@ class TierHandlers:
         move = session.begin_move(capsule, tier, parked)
         evicted: list[str] = []
         if move is not None:
-            evicted = move.evicted
-            self._report(evicted, begun_ns)
             with session.giving_back(move):
+                if session.must_fetch(move):
+                    yield Where.STORAGE
+                    session.fetch(move)
+                    yield Where.CONTROL
+                    session.take(move)
+                evicted = move.evicted
+                self._report(evicted, begun_ns)
                 yield Where.STORAGE
                 session.carry(move)
                 yield Where.CONTROL

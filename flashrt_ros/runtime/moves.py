@@ -46,7 +46,8 @@ class Move:
         capsule: As it was found; all that share its bytes move with it.
         tier: Where to.
         source: Where from, held.
-        target: Taken already; None: a file, which is written by ``carry``.
+        target: Taken already; None: a file, which ``carry`` writes, or nothing yet.
+        read: What ``fetch`` has read of a file.
         parked: Whether the store does it by itself.
         evicted: Names of the capsules that gave way.
     """
@@ -55,6 +56,7 @@ class Move:
     tier: Tier
     source: Place
     target: Place | None = None
+    read: HostState | None = None
     parked: bool = False
     evicted: list[str] = field(default_factory=list)
 
@@ -76,7 +78,8 @@ class Moves(LiveState):
         """Moves a capsule and waits for it; all that share its bytes move with it.
 
         Where the control thread must not wait it calls ``begin_move`` and ``commit_move``, and
-        another thread ``carry`` in between.
+        another thread ``carry`` in between. Before that, if ``must_fetch`` says so, the other
+        thread calls ``fetch`` and the control thread ``take``.
 
         Raises:
             NotConfiguredError: The session is closed.
@@ -92,6 +95,9 @@ class Moves(LiveState):
         if move is not None:
             try:
                 with self.giving_back(move):
+                    if self.must_fetch(move):
+                        self.fetch(move)
+                        self.take(move)
                     self.carry(move)
                     self.commit_move(move)
             finally:
@@ -133,32 +139,60 @@ class Moves(LiveState):
             self.store.touch(capsule)
             return None
         move = Move(capsule, tier, segment.place, parked=parked)
-        if tier is Tier.HOST:
-            move.target, evicted = self.store.reserve_block(self._size(capsule))
-            move.evicted = self._named(evicted)
-        elif tier is Tier.DEVICE:
-            move.target = self._reserve(capsule.host.rows)
-            move.evicted = list(self.last_evicted)
+        if not self.must_fetch(move):
+            self.take(move)
         segment.place.retain()
         segment.moving = True
-        self.device.mark(Lane.CONTROL)
         return move
+
+    @staticmethod
+    def must_fetch(move: Move) -> bool:
+        """True if a file is to be read and verified before anybody gives way to it."""
+        return isinstance(move.source, FilePlace)
+
+    def fetch(self, move: Move) -> None:
+        """Reads a file; from any thread.
+
+        Raises:
+            NotConfiguredError: The session is closed.
+            NotFoundError: It is gone.
+            StorageError: It cannot be read.
+            CorruptError: It was changed.
+        """
+        self._check_open()
+        assert isinstance(move.source, FilePlace)  # as ``must_fetch`` said
+        move.read = self._read(move.source)
+
+    def take(self, move: Move) -> None:
+        """Takes the storage that a move goes to.
+
+        Raises:
+            NotConfiguredError: The session is closed.
+            NotFoundError: The capsule was dropped meanwhile; nothing was changed.
+            NoMemoryError: The tier is full; nothing was changed.
+        """
+        self._check_held(move)
+        if move.tier is Tier.HOST:
+            move.target, evicted = self.store.reserve_block(self._size(move.capsule))
+            move.evicted = self._named(evicted)
+        elif move.tier is Tier.DEVICE:
+            move.target = self._reserve(move.capsule.host.rows)
+            move.evicted = list(self.last_evicted)
+        self.device.mark(Lane.CONTROL)
 
     def carry(self, move: Move) -> None:
         """Copies; from any thread, and control steps go on beside it. Complete on return.
 
         Raises:
             NotConfiguredError: The session is closed.
-            StorageError: The file could not be written or read.
-            CorruptError: The file was changed.
+            StorageError: The file could not be written.
         """
         self._check_open()
         if move.target is None:
             move.target = self._write(move)
-        elif isinstance(move.source, FilePlace):
-            self._carry(move.target.views(), self._read(move.source).views())
-        else:
-            self._carry(move.target.views(), move.source.views())
+            return
+        read, move.read = move.read, None
+        self._carry(move.target.views(), move.source.views() if read is None else read.views())
 
     def commit_move(self, move: Move) -> None:
         """Lets the capsule be read from its new place and frees the old one.
@@ -167,10 +201,8 @@ class Moves(LiveState):
             NotConfiguredError: The session is closed.
             NotFoundError: It was dropped meanwhile.
         """
-        self._check_open()
+        self._check_held(move)
         segment = move.capsule.segment
-        if not segment.holders:
-            raise NotFoundError(f"capsule {move.capsule.name!r} was dropped while it was moved")
         assert move.target is not None  # as ``carry`` returned
         segment.moving = False
         move.source.release()
@@ -178,6 +210,11 @@ class Moves(LiveState):
         segment.parked = move.parked
         if not move.parked and move.capsule.id in self.store:
             self.store.touch(move.capsule)
+
+    def _check_held(self, move: Move) -> None:
+        self._check_open()
+        if not move.capsule.segment.holders:
+            raise NotFoundError(f"capsule {move.capsule.name!r} was dropped while it was moved")
 
     def give_back(self, move: Move) -> None:
         """Ends a move that failed; from any thread."""

@@ -43,7 +43,7 @@ class PolicySession(Preview):
     Construction allocates everything, captures every plan and resets into episode 0; no verb and
     no step allocates device memory afterwards. All methods belong to one thread but ``run_plan``,
     and those that copy or look at files: ``read``, ``check_facts``, ``stage``, ``carry_import``,
-    ``carry``, ``give_back``, ``give_back_import`` and ``remove_files``.
+    ``fetch``, ``carry``, ``give_back``, ``give_back_import`` and ``remove_files``.
 
     Attributes:
         policy: As given.
