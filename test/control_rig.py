@@ -20,6 +20,7 @@ from flashrt_ros.errors import FlashRTError
 from flashrt_ros.ros.commander import Commander
 from flashrt_ros.ros.handlers import Handlers
 from flashrt_ros.ros.motion import Mode, Motion
+from flashrt_ros.ros.plan_timing import PlanTiming
 from flashrt_ros.ros.planner import Planner
 from flashrt_ros.ros.records import (
     ChunkRecord,
@@ -112,6 +113,7 @@ class Rig:
         capsule_dir: str = "",
         store_bytes: int = 1 << 20,
         host_store_bytes: int = 0,
+        plan_ahead: int = 0,
         **changes: Any,
     ) -> None:
         policy = policy or Follow()
@@ -148,6 +150,7 @@ class Rig:
             lambda: self.now_ns,
             self.storage,
             self.planner,
+            PlanTiming(policy, self.contract.period_s, plan_ahead),
         )
         self.handlers = Handlers(self.stepper)
         self.motion.configure(hold)

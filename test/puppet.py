@@ -6,14 +6,17 @@ It has a memory and draws noise at every step, so that any continuation tells wh
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from node_policies import FollowChunks, TwoJoints
+from torch import nn
 
+from flashrt_ros.policies.chunked import ChunkedPolicy, ChunkPredictor
 from flashrt_ros.runtime import noise
 from flashrt_ros.runtime.buffers import BufferSpec, Role
-from flashrt_ros.runtime.policy import Buffers, Policy
+from flashrt_ros.runtime.policy import Buffers, Policy, Port
 
 SLOW_S = 2.0
 SLOW, NAN, RAISES, FAR, BEYOND = 1.0, 2.0, 3.0, 4.0, 5.0
@@ -21,6 +24,8 @@ SLOW, NAN, RAISES, FAR, BEYOND = 1.0, 2.0, 3.0, 4.0, 5.0
 from the measured position, or far outside the limits. Zero: none of these."""
 ROW_RAD = 0.001
 """Between two rows of a chunk."""
+PERIOD_S = 0.02
+"""Control period of the tests' contracts."""
 
 
 class Puppet(TwoJoints):
@@ -66,6 +71,40 @@ class Planner(FollowChunks):
         if float(seen[2]) == RAISES:
             raise RuntimeError("the puppet's string broke")
         outputs["planned"].copy_(seen[:2] + ROW_RAD * torch.arange(4.0)[:, None])
+
+
+class Five(ChunkPredictor):
+    """Plans 16 rows beside, for five control periods: from the measured positions onwards."""
+
+    family = "five_puppet"
+    chunk_size = 16
+
+    def config(self) -> Mapping[str, object]:
+        return {}
+
+    def module(self) -> nn.Module:
+        return nn.Module()
+
+    def layout(self) -> tuple[BufferSpec, ...]:
+        return (BufferSpec("state_in", (4,), torch.float32, Role.INPUT),)
+
+    def observations(self) -> tuple[Port, ...]:
+        return (Port("observation.state", "state_in", (4,)),)
+
+    def action(self) -> Port:
+        return Port("action", "action", (2,))
+
+    def predict(
+        self, state: Buffers, inputs: Buffers, chunk_HA: torch.Tensor, outputs: Buffers
+    ) -> None:
+        seen = inputs["state_in"].clone()
+        time.sleep(5 * PERIOD_S)
+        chunk_HA.copy_(seen[:2] + ROW_RAD * torch.arange(16.0)[:, None])
+
+
+def five(directory: Any = None) -> Policy:
+    """Chunks of 16 rows, planned for five control periods and spliced."""
+    return ChunkedPolicy(Five())
 
 
 def large(directory: Any = None) -> Policy:

@@ -210,6 +210,7 @@ class Stage:
             "seed": 7,
             "rollback_depth": 64,
             "preview_sets": 1,
+            "plan_ahead": -1,
             "hold": False,
             "dry_run": False,
             "store_bytes": 1 << 20,

@@ -84,7 +84,7 @@ def test_every_field_of_a_capsule_arrives() -> None:
 
 def test_every_field_of_a_status_arrives() -> None:
     record = StatusRecord(
-        *(Mode.HOLDING, "why", True, "p", "cpu", 9, 8, 7, 6, "t", "c", "s", "e", 5, 4, 3)
+        *(Mode.HOLDING, "why", True, "p", "cpu", 9, 8, 7, 6, "t", "c", "s", "e", 5, 4, 3, 2)
     )
     message = messages.policy_status(record, 0)
     assert {field.name for field in fields(StatusRecord)} | {"header"} == set(

@@ -22,13 +22,14 @@ from flashrt_ros.bench.stage import (
 
 TARGET = "p99 - floor <= 2 ms"
 MODULE = "flashrt_ros.bench.policies"
-LOADS: dict[str, tuple[str, tuple[str, ...]]] = {
-    "GRU 1x128": (f"{MODULE}:light", ()),
-    "GRU 2x1000": (f"{MODULE}:heavy", ()),
-    "plans of about 80 ms": (f"{MODULE}:beside", ()),
-    "two cameras": ("flashrt_ros.bench.camera_policy:make", CAMERAS),
+LOADS: dict[str, tuple[str, tuple[str, ...], int]] = {
+    "GRU 1x128": (f"{MODULE}:light", (), -1),
+    "GRU 2x1000": (f"{MODULE}:heavy", (), -1),
+    "plans of about 80 ms": (f"{MODULE}:beside", (), 0),
+    "plans of about 80 ms, ahead": (f"{MODULE}:ahead", (), -1),
+    "two cameras": ("flashrt_ros.bench.camera_policy:make", CAMERAS, -1),
 }
-"""What runs meanwhile: its factory, and the cameras that it reads."""
+"""What runs meanwhile: its factory, the cameras that it reads, and ``plan_ahead``."""
 COUNTS = ("received", "decoded", "lost", "superseded by a newer one", "gaps")
 WINDOW = 512
 """Control periods that the node's diagnostics look back over."""
@@ -38,8 +39,8 @@ def run(options: Options) -> Result:
     """Measures each load in turn."""
     result = Result("jitter", f"control loop at {CONTROL_HZ:g} Hz with inference running")
     loads = list(LOADS.items())
-    for name, (factory, cameras) in loads[:1] + loads[-1:] if options.quick else loads:
-        _measure(result, options, name, factory, cameras)
+    for name, load in loads[:1] + loads[-1:] if options.quick else loads:
+        _measure(result, options, name, *load)
     result.notes += [
         "late: from a deadline to the start of what is due then; period: distance from nominal.",
         f"late of the node is from its diagnostics, over the last {WINDOW} periods at most; its",
@@ -49,14 +50,20 @@ def run(options: Options) -> Result:
 
 
 def _measure(
-    result: Result, options: Options, name: str, factory: str, cameras: Sequence[str]
+    result: Result,
+    options: Options,
+    name: str,
+    factory: str,
+    cameras: Sequence[str],
+    plan_ahead: int,
 ) -> None:
     seconds = 3.0 if options.quick else 20.0
     nominal_ms = 1e3 / CONTROL_HZ
     with Stage() as stage:
         stage.peer("arm", names=joint_names(JOINTS), rate_hz=CONTROL_HZ)
         stage.cameras(cameras)
-        stage.node(factory, stage.contract(cameras), **node_options(options))
+        parameters = {**node_options(options), "plan_ahead": plan_ahead}
+        stage.node(factory, stage.contract(cameras), **parameters)
         recorder = stage.peer("record", seconds=seconds, settle_s=settle_s(options))
         stage.first_line(recorder)
         sleeper = stage.python(
@@ -99,6 +106,13 @@ def _measure(
                 continue
             counts = ", ".join(f"{figures[key]} {key}" for key in COUNTS)
             result.notes.append(f"{name}: {topic} at {figures['rate_hz']} Hz: {counts}.")
+    if plans := node["plans"]:
+        waited = f"{plans['late']} control periods waited for a plan, {plans['adopted']} adopted"
+        delay = plans["inference_delay p50 p99 max"]
+        took = plans["latency_ms p50 p99 max"]
+        result.notes.append(
+            f"{name}: {waited} since the start; delay {delay} periods, {took} ms (p50 p99 max)."
+        )
     missed = sum(period > 1.5 * nominal_ms for period in periods)
     words = f"{name}: {missed} of {len(periods)} periods longer than 1.5 nominal ones"
     held = f"; held: {', '.join(node['reasons'])}" if node["reasons"] else ""

@@ -115,16 +115,18 @@ class ChunkedPolicy(Policy):
     given the control steps that have passed since; ``act`` takes the next action from there.
 
     A splice that plans in each control step makes the policy's plan kind ``ADVANCES``: run beside,
-    every plan would be late by a control step, in which nothing could be taken.
+    every plan would be late by a control step, in which nothing could be taken. With ``beside``
+    plans come when they come instead, and each is joined to what is there.
 
     Args:
         predictor: The network.
         n_action_steps: Rows taken before the next plan; None takes the whole chunk, or one row if
             the splice plans in each step.
         splice: How chunks are joined; None is a ``Queue``.
+        beside: Plans run beside the control steps although the splice would plan in each.
 
     Raises:
-        InvalidArgumentError: ``n_action_steps`` or ``plan_kind`` is out of range.
+        InvalidArgumentError: ``n_action_steps``, ``plan_kind`` or ``beside`` is out of range.
         SpecError: The predictor uses names of the wrapper.
     """
 
@@ -133,9 +135,16 @@ class ChunkedPolicy(Policy):
         predictor: ChunkPredictor,
         n_action_steps: int | None = None,
         splice: Splice | None = None,
+        beside: bool = False,
     ) -> None:
         splice = splice or Queue()
-        if splice.plans_each_step:
+        if beside and predictor.plan_kind is not PlanKind.BESIDE:
+            raise InvalidArgumentError(
+                "beside: expected a predictor whose plans only read state, found plan kind"
+                f" {predictor.plan_kind.value!r}"
+            )
+        each_step = splice.plans_each_step and not beside
+        if each_step:
             if n_action_steps not in (None, 1):
                 raise InvalidArgumentError(
                     "n_action_steps: expected 1, since a chunk is planned in each control step,"
@@ -161,7 +170,7 @@ class ChunkedPolicy(Policy):
             )
         self._predictor = predictor
         self._splice = splice
-        self.plan_kind = PlanKind.ADVANCES if splice.plans_each_step else predictor.plan_kind
+        self.plan_kind = PlanKind.ADVANCES if each_step else predictor.plan_kind
         self.act_observes = predictor.observes
         self.chunk_size = predictor.chunk_size
         self.n_action_steps = steps

@@ -12,6 +12,7 @@ from flashrt_ros.ros.commander import Commander
 from flashrt_ros.ros.intake import Intake
 from flashrt_ros.ros.motion import Motion
 from flashrt_ros.ros.parameters import Parameters
+from flashrt_ros.ros.plan_timing import PlanTiming
 from flashrt_ros.ros.planner import Planner
 from flashrt_ros.ros.records import Outlet
 from flashrt_ros.ros.stepper import Stepper
@@ -41,6 +42,7 @@ def make_stepper(
     """
     policy = load_policy(policy_name)
     contract.check(policy.ports(), policy.layout())
+    plans = PlanTiming(policy, contract.period_s, settings["plan_ahead"])
     session = PolicySession(
         policy,
         device=settings["device"],
@@ -70,6 +72,7 @@ def make_stepper(
         time.monotonic_ns,
         storage,
         planner,
+        plans,
     )
 
 

@@ -123,12 +123,15 @@ def record(seconds: float, settle_s: float) -> None:
     steps: list[PolicyStep] = []
     late: list[list[float]] = []
     inputs: dict[str, dict[str, str]] = {}
+    plans: dict[str, str] = {}
 
     def diagnose(message: DiagnosticArray) -> None:
         for status in message.status:
             if ": input " in status.name:
                 name = status.name.split(": input ")[1]
                 inputs[name] = {pair.key: pair.value for pair in status.values}
+            if status.name.endswith(": plans"):
+                plans.update({pair.key: pair.value for pair in status.values})
             late.extend(
                 [float(word) for word in pair.value.split()]
                 for pair in status.values
@@ -152,6 +155,7 @@ def record(seconds: float, settle_s: float) -> None:
                     "latency_ms": [step.latency_ms for step in seen],
                     "late_ms": late[-1],
                     "inputs": inputs,
+                    "plans": plans,
                     "image_age_ms": [
                         stamp.age_ms
                         for step in seen

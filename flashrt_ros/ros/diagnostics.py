@@ -14,6 +14,7 @@ from flashrt_ros.contract.sampler import CAMERA_INFO
 from flashrt_ros.ros.intake import InputFigures, Intake
 from flashrt_ros.ros.messages import time_of
 from flashrt_ros.ros.motion import Mode
+from flashrt_ros.ros.plan_timing import PlanTiming
 from flashrt_ros.ros.records import StatusRecord
 from flashrt_ros.ros.timing import Timing
 
@@ -76,6 +77,28 @@ def timing_entry(timing: Timing, period_ms: float, missed_before: int) -> Entry:
     }
     if (new := timing.missed - missed_before) > 0:
         entry.worsen(Level.WARN, f"{new} control periods missed: a step or verb took too long")
+    return entry
+
+
+def plans_entry(plans: PlanTiming, late_before: int) -> Entry:
+    """Plans beside; a warning if control steps had to wait for one since last time."""
+    entry = Entry("plans")
+    entry.values = {
+        "inference_delay": str(plans.inference_delay),
+        "inference_delay p50 p99 max": _row(plans.delay_periods.percentiles(50, 99, 100)),
+        "latency_ms p50 p99 max": _row(plans.took_ms.percentiles(50, 99, 100)),
+        "plan_ahead": str(plans.plan_ahead),
+        "rows left at begin p50 min": _row(plans.rows_left.percentiles(50, 0)),
+        "adopted": str(plans.adopted),
+        "discarded": str(plans.discarded),
+        "late": str(plans.late),
+    }
+    if (new := plans.late - late_before) > 0:
+        entry.worsen(
+            Level.WARN,
+            f"{new} control periods without an action: a plan came later than its chunk allows:"
+            f" {plans.budget()}",
+        )
     return entry
 
 
@@ -182,12 +205,14 @@ class Diagnostics:
         self.incompatible: dict[str, str] = {}
         self._node_name = node_name
         self._missed = 0
+        self._late = 0
         self._limited = 0
 
     def reset(self) -> None:
         """Forgets findings, at clean-up."""
         self.incompatible.clear()
         self._missed = 0
+        self._late = 0
         self._limited = 0
 
     def inputs(
@@ -253,6 +278,12 @@ class Diagnostics:
         """The control period; remembers how many periods were missed so far."""
         entry = timing_entry(timing, period_ms, self._missed)
         self._missed = timing.missed
+        return entry
+
+    def plans(self, plans: PlanTiming) -> Entry:
+        """Plans beside; remembers how many periods had to wait so far."""
+        entry = plans_entry(plans, self._late)
+        self._late = plans.late
         return entry
 
     def message(self, entries: list[Entry], hardware: str, stamp_ns: int) -> DiagnosticArray:

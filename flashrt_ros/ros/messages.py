@@ -97,6 +97,7 @@ _CAPSULE = (
 _STATUS = (
     *("mode", "reason", "dry_run", "policy", "device", "tick", "step", "episode", "generation"),
     *("task", "capsule", "state_id", "exec_id", "capsules", "bytes_used", "bytes_budget"),
+    "inference_delay",
 )
 _EVENT = (
     *("kind", "id", "name", "parent_id", "tick", "step", "episode", "generation", "task"),

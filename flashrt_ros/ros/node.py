@@ -396,6 +396,8 @@ class PolicyNode(LifecycleNode):
         stepper = control.stepper if control is not None else None
         if contract is not None and intake is not None and stepper is not None:
             entries.append(self._diagnostics.timing(stepper.timing, contract.period_s * 1e3))
+            if stepper.plans_beside:
+                entries.append(self._diagnostics.plans(stepper.plans))
             entries.append(storage_entry(status))
             entries += self._diagnostics.inputs(
                 intake,

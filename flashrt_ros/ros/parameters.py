@@ -23,6 +23,7 @@ from rclpy.node import Node
 from rclpy.parameter import Parameter
 
 from flashrt_ros.errors import InvalidArgumentError
+from flashrt_ros.ros.plan_timing import AUTOMATIC
 from flashrt_ros.ros.resumption import Options
 from flashrt_ros.runtime.session import MAX_PREVIEW_SETS
 
@@ -138,6 +139,15 @@ DECLARATIONS: Sequence[Declaration] = (
         "Calls of each plan before its capture; some 300 on a Jetson until timings settle",
         0,
         10_000,
+    ),
+    Declaration(
+        "plan_ahead",
+        AUTOMATIC,
+        CONFIGURE,
+        "Rows left of a chunk with which the next plan begins beside the control steps; -1: as "
+        "many as plans have taken control periods lately, and one; 0: once the chunk is used up",
+        -1,
+        100_000,
     ),
     Declaration(
         "torch_threads",

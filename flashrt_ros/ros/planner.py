@@ -44,6 +44,12 @@ class Planner:
             return self._running
 
     @property
+    def occupied(self) -> bool:
+        """True while a plan runs, or one was begun and not taken: another one has to wait."""
+        with self._condition:
+            return self._running or self._ticket is not None
+
+    @property
     def ticket(self) -> Any:
         """The plan begun last and not yet taken; None if there is none."""
         return self._ticket

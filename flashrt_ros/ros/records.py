@@ -93,6 +93,7 @@ class StatusRecord:
     capsules: int = 0
     bytes_used: int = 0
     bytes_budget: int = 0
+    inference_delay: int = 0
 
 
 @dataclass(frozen=True)

@@ -49,7 +49,9 @@ class ModeLog:
         return level, f"{mode.name}: {reason}" if reason else mode.name
 
 
-def status_of(session: Any, standing: Standing, dry_run: bool) -> StatusRecord:
+def status_of(
+    session: Any, standing: Standing, dry_run: bool, inference_delay: int = 0
+) -> StatusRecord:
     """The status of a configured node; on the control thread."""
     host = session.host
     return StatusRecord(
@@ -69,6 +71,7 @@ def status_of(session: Any, standing: Standing, dry_run: bool) -> StatusRecord:
         capsules=len(session.store),
         bytes_used=session.store.bytes_used,
         bytes_budget=session.store.bytes_budget,
+        inference_delay=inference_delay,
     )
 
 

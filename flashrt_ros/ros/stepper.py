@@ -18,6 +18,7 @@ from flashrt_ros.contract.task import TaskText
 from flashrt_ros.errors import SupersededError, UnsafeStartError
 from flashrt_ros.ros.commander import Commander, Outcome, Verdict
 from flashrt_ros.ros.motion import Motion
+from flashrt_ros.ros.plan_timing import PlanTiming
 from flashrt_ros.ros.planner import Planner
 from flashrt_ros.ros.previewer import Previewer
 from flashrt_ros.ros.records import (
@@ -58,6 +59,7 @@ class Stepper:
     Attributes:
         session: The policy with its execution state.
         sample: What the last control period saw; None before the first.
+        plans: How late plans beside are.
     """
 
     def __init__(
@@ -72,6 +74,7 @@ class Stepper:
         clock_ns: Callable[[], int],
         storage: Storage,
         planner: Planner | None = None,
+        plans: PlanTiming | None = None,
     ) -> None:
         """Takes over ``session``, which stands at step 0.
 
@@ -86,6 +89,7 @@ class Stepper:
             clock_ns: Steady clock.
             storage: Capsule files.
             planner: For policies that plan beside; None for others.
+            plans: Says when a plan beside begins; None: once the chunk is used up.
         """
         self.session = session
         self.sample: Sample | None = None
@@ -95,6 +99,7 @@ class Stepper:
         self.outlet = outlet
         self.options = options
         self.timing = Timing()
+        self.plans = plans or PlanTiming(session.policy, contract.period_s)
         self.clock_ns = clock_ns
         self.storage = storage
         self._contract = contract
@@ -116,7 +121,7 @@ class Stepper:
         # A plan beside sees an older sample than the control steps that take its rows.
         self._planned: Sample | None = None
         self._acted_on: Sample | None = None
-        self._status = status_of(session, motion.standing, commander.dry_run)
+        self._status = self._status_now()
 
     # One period
 
@@ -216,6 +221,7 @@ class Stepper:
             self._trial.begin()
         action = self._advance(sample, now_ns)
         if action is None:
+            self.plans.late += not self.motion.starting
             self.commander.miss(now_ns)
             if self.motion.starting:
                 self.motion.input_fault("no plan yet")
@@ -271,18 +277,28 @@ class Stepper:
             self.forget_plan()  # it saw the world before the last verb
         ticket = self._planner.take()
         if ticket is not None:
-            if session.adopt(ticket):
+            adopted = session.adopt(ticket)
+            self.plans.end(now_ns, self._planner.took_ns, adopted)
+            if adopted:
                 self._acted_on = self._planned
                 self._publish_chunk()
             else:
                 session.withdraw_plan()
-        if session.plan_due:
-            if self._planner.ticket is None and not self._planner.busy:
-                self._planner.begin(session.begin_plan(observations), now_ns)
-                self._planned = sample
+        rows_left = session.rows_left
+        if rows_left <= self._plan_ahead() and not self._planner.occupied:
+            delay = self.plans.begin(now_ns, rows_left, self.motion.starting)
+            self._planner.begin(session.begin_plan(observations, delay), now_ns)
+            self._planned = sample
+        if not rows_left:
             return None
         taken: Action = session.act(observations)
         return taken
+
+    def _plan_ahead(self) -> int:
+        if self.previewer.waiting:
+            # Its branches need boundaries without a plan under way.
+            return min(self.plans.plan_ahead, self.plans.needed)
+        return self.plans.plan_ahead
 
     def _judge(self, outcome: Outcome, taken_back: bool) -> None:
         """Draws the consequences of what became of an action."""
@@ -375,13 +391,26 @@ class Stepper:
         )
 
     @property
+    def plans_beside(self) -> bool:
+        """Whether plans run beside the control steps."""
+        return self._planner is not None
+
+    @property
     def last_status(self) -> StatusRecord:
         """As of the last period or verb; for other threads."""
         return self._status
 
+    def _status_now(self) -> StatusRecord:
+        return status_of(
+            self.session,
+            self.motion.standing,
+            self.commander.dry_run,
+            self.plans.inference_delay,
+        )
+
     def publish_status(self) -> None:
         """Publishes the status if something besides counters has changed."""
-        status = status_of(self.session, self.motion.standing, self.commander.dry_run)
+        status = self._status_now()
         last, self._status = self._status, status
         calm = replace(
             last,
@@ -389,6 +418,7 @@ class Stepper:
             step=status.step,
             capsules=status.capsules,
             bytes_used=status.bytes_used,
+            inference_delay=status.inference_delay,
             reason=status.reason if same_kind(last.reason, status.reason) else last.reason,
         )
         if calm != status:

@@ -41,6 +41,12 @@ CONSUMED = "plan.consumed"
 The runtime writes it before ``adopt``: control steps between the observation that the plan saw and
 its adoption. A policy without it only ever adopts plans that nothing was taken beside.
 """
+DELAY = "plan.delay"
+"""Optional input buffer, ``(1,)`` int64: control steps that a plan will probably be late.
+
+The runtime writes it before ``plan``: what is expected to be in ``plan.consumed`` later. For plans
+that keep to what will be executed meanwhile.
+"""
 
 
 def complete_layout(policy: Policy) -> StateLayout:
@@ -293,8 +299,13 @@ class Engine:
         finally:
             self._planning.release()
 
-    def begin_plan(self) -> None:
-        """Takes the copies that a plan beside reads, and marks where it may start."""
+    def begin_plan(self, delay: int = 0) -> None:
+        """Takes the copies that a plan beside reads, and marks where it may start.
+
+        Args:
+            delay: Written to ``plan.delay`` where the policy declares it.
+        """
+        self._write_number(DELAY, delay)
         self._device.copy_(self._plan_section, self.arena.fixed)
         if self._plan_input_section is not self.arena.input_section:
             self._device.copy_(self._plan_input_section, self.arena.input_section)
@@ -320,12 +331,15 @@ class Engine:
         Args:
             consumed: Written to ``plan.consumed`` where the policy declares it.
         """
-        mirror = self.arena.mirrors.get(CONSUMED)
+        self._write_number(CONSUMED, consumed)
+        self._adopt.replay()
+
+    def _write_number(self, name: str, number: int) -> None:
+        mirror = self.arena.mirrors.get(name)
         if mirror is not None:
             self._await_crossing()
-            mirror.fill_(consumed)
-            self._cross(self.arena.inputs[CONSUMED], mirror)
-        self._adopt.replay()
+            mirror.fill_(number)
+            self._cross(self.arena.inputs[name], mirror)
 
     def shape(self, name: str) -> ActShape:
         """Returns an act shape of the policy.

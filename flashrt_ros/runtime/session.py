@@ -10,34 +10,31 @@ import numpy as np
 
 from flashrt_ros.errors import (
     BusyError,
-    InternalError,
-    InvalidArgumentError,
-    NoMemoryError,
     SpecError,
 )
 from flashrt_ros.runtime import noise
-from flashrt_ros.runtime.buffers import ROWS_LENGTH, StateLayout
+from flashrt_ros.runtime.buffers import StateLayout
 from flashrt_ros.runtime.capsule_folder import CapsuleFolder
 from flashrt_ros.runtime.device import Device, Lane, open_device
-from flashrt_ros.runtime.engine import CONSUMED, Engine, complete_layout
+from flashrt_ros.runtime.engine import Engine, complete_layout
 from flashrt_ros.runtime.fingerprint import exec_fingerprint, state_fingerprint
 from flashrt_ros.runtime.forecast import Forecast, make_forecast
 from flashrt_ros.runtime.host_pool import HostPool
 from flashrt_ros.runtime.live import Tearing
 from flashrt_ros.runtime.number import check_int
+from flashrt_ros.runtime.planning import Planning
 from flashrt_ros.runtime.policy import Action, PlanKind, Policy
 from flashrt_ros.runtime.pool import SlotPool
-from flashrt_ros.runtime.preview import CHUNK, Preview
+from flashrt_ros.runtime.preview import CHUNK
 from flashrt_ros.runtime.ring import RollbackRing
 from flashrt_ros.runtime.row_pool import RowPool
 from flashrt_ros.runtime.store import CapsuleStore
-from flashrt_ros.runtime.ticket import PlanTicket
 
 MAX_PREVIEW_SETS = 16
 """Each takes as much memory as the live state."""
 
 
-class PolicySession(Preview):
+class PolicySession(Planning):
     """Runs a policy and makes its execution state a thing that has a name.
 
     Construction allocates everything, captures every plan and resets into episode 0; no verb and
@@ -153,24 +150,25 @@ class PolicySession(Preview):
         if self._plans_chunk:
             self.device.to_host(self.arena.state[CHUNK])
 
-    @property
-    def plan_due(self) -> bool:
-        """True if ``act`` has no rows left to take, so that a plan must be adopted first.
-
-        Raises:
-            NotConfiguredError: The session is closed.
-        """
-        self._check_open()
-        return self.policy.plan_kind is not PlanKind.NONE and self.host.cursor >= self.host.length
-
-    def step(self, observations: Mapping[str, object]) -> Action:
+    def step(
+        self, observations: Mapping[str, object], delay: int = 0, plan_ahead: int | None = None
+    ) -> Action:
         """Takes one control step on this thread, with the plan that it may need.
+
+        With a ``delay`` it acts as if plans ran beside and took so many control periods, the same
+        way each time: a plan begins once no more than ``plan_ahead`` rows are left, and it is
+        adopted when ``delay`` control steps have been taken since, or when no row is left. In the
+        latter case a robot would have had to wait; here nothing waits. An argument may change
+        from step to step.
 
         Args:
             observations: ``Port.key`` to an array-like of the port's shape on the host.
+            delay: Control steps from the observation of a plan to its adoption.
+            plan_ahead: Rows of the chunk with which the next plan begins; None: ``delay``.
 
         Raises:
             NotConfiguredError: The session is closed.
+            InvalidArgumentError: A delay is out of range, or the policy cannot splice.
             SpecError: An observation is unknown, missing, ill-shaped or not finite; nothing has
                 changed.
             NoMemoryError: There is no room for the rows that a step may append; nothing has
@@ -178,91 +176,17 @@ class PolicySession(Preview):
             InternalError: An earlier step failed half-way.
         """
         self._check_whole("step")
+        turn = self._turn(delay, plan_ahead)
         checked = self._engine.check(observations)
-        due = self.plan_due
         if self.layout.capacity:
-            self._check_room("step", self.policy.rows_per_act, due)
+            self._check_room("step", self.policy.rows_per_act, turn.commits)
         with self.device.bind(Lane.CONTROL), Tearing(self, "a step failed"):
             self._offer_boundary()
-            if due or self._engine.act_observes:
+            if turn.plans or self._engine.act_observes:
                 self._engine.write_inputs(checked)
-            if due:
-                if self._engine.beside:
-                    self._engine.begin_plan()
-                    self._tickets += 1
-                self._engine.run_plan()
-                self._engine.adopt(0)
-                self._book_boundary()
-                self._count_chunk(0)
-            planned = self.policy.rows_per_plan if due else 0
+            self._take_turn(turn)
+            planned = self.policy.rows_per_plan if turn.commits else 0
             return self._take(planned + self.policy.rows_per_act)
-
-    def begin_plan(self, observations: Mapping[str, object]) -> PlanTicket:
-        """Begins a plan that runs beside the control thread; it overtakes an unfinished one.
-
-        Args:
-            observations: As in ``step``.
-
-        Raises:
-            NotConfiguredError: The session is closed.
-            InvalidArgumentError: The policy's plans do not run beside.
-            SpecError: As in ``step``.
-            InternalError: An earlier step failed half-way.
-        """
-        self._check_whole("begin_plan")
-        self._check_beside()
-        checked = self._engine.check(observations)
-        with self.device.bind(Lane.CONTROL):
-            self._engine.write_inputs(checked)
-            self._engine.begin_plan()
-        self._tickets += 1
-        self._begun = PlanTicket(self.generation, self.host.step, self._tickets)
-        return self._begun
-
-    def run_plan(self, ticket: PlanTicket) -> None:
-        """Runs the plan into the outputs and waits for it; meant for the planner thread.
-
-        A ticket that was overtaken is not run.
-
-        Raises:
-            NotConfiguredError: The session is closed.
-        """
-        self._check_open()
-        if self._stands(ticket):
-            self._engine.run_plan_beside()
-            ticket.done = True
-
-    def adopt(self, ticket: PlanTicket) -> bool:
-        """Commits a planned chunk at this boundary.
-
-        Returns:
-            False, and nothing has changed, if the plan has not run, a newer one was begun, a
-            restore, rollback or reset came between, or time has passed over the chunk: over all of
-            it, or over any of it where the policy has no ``plan.consumed`` buffer.
-
-        Raises:
-            NotConfiguredError: The session is closed.
-            InvalidArgumentError: The policy's plans do not run beside.
-            NoMemoryError: As in ``step``.
-            InternalError: An earlier step failed half-way.
-        """
-        self._check_whole("adopt")
-        self._check_beside()
-        consumed = self.host.step - ticket.step
-        reach = self.policy.chunk_size if CONSUMED in self.arena.inputs else 1
-        if not (self._stands(ticket) and ticket.done) or consumed >= reach:
-            return False
-        if self.layout.capacity:
-            self._check_room("adopt", 0, True)
-        with self.device.bind(Lane.CONTROL), Tearing(self, "the adoption of a plan failed"):
-            self._offer_boundary()
-            self._engine.adopt(consumed)
-            self._book_boundary()
-            self._count_chunk(consumed)
-            if self.policy.rows_per_plan:
-                self._count_rows(self._engine.read_rows(), self.policy.rows_per_plan)
-        self._tickets += 1
-        return True
 
     def act(self, observations: Mapping[str, object] | None = None, shape: str = "") -> Action:
         """Takes one control step from the present chunk, or from the observation.
@@ -375,33 +299,3 @@ class PolicySession(Preview):
         self.tick += 1
         self._offered = False
         return action
-
-    def _count_chunk(self, consumed: int) -> None:
-        self.host.cursor = consumed
-        self.host.length = min(consumed + self.policy.n_action_steps, self.policy.chunk_size)
-        self.host.chunk += 1
-
-    def _check_room(self, verb: str, acts: int, plans: bool) -> None:
-        rows, capacity = self.host.rows, self.layout.capacity
-        needed = acts + (self.policy.rows_per_plan if plans else 0)
-        if rows + needed > capacity:
-            raise NoMemoryError(
-                f"{verb}: expected room for {needed} more rows, found {rows} of {capacity} in use;"
-                " nothing was run: reset, restore or roll back, or give the policy's buffers a"
-                " larger capacity"
-            )
-
-    def _count_rows(self, rows: int, most: int) -> None:
-        if not 0 <= rows - self.host.rows <= most:
-            raise InternalError(
-                f"policy {self.policy.family!r}: expected {ROWS_LENGTH!r} to rise by 0 to {most}"
-                f" rows, found {self.host.rows} before and {rows} after"
-            )
-        self.host.rows = rows
-
-    def _check_beside(self) -> None:
-        if not self._engine.beside:
-            raise InvalidArgumentError(
-                f"policy {self.policy.family!r}: expected plans that run beside, found plan kind"
-                f" {self.policy.plan_kind.value!r}; use step"
-            )

@@ -12,7 +12,7 @@ import torch
 
 from flashrt_ros.errors import FlashRTError
 from flashrt_ros.runtime.buffers import ROWS_LENGTH, ROWS_SPEC, BufferSpec, Role
-from flashrt_ros.runtime.engine import CONSUMED, complete_layout
+from flashrt_ros.runtime.engine import CONSUMED, DELAY, complete_layout
 from flashrt_ros.runtime.noise import NOISE_SPECS
 from flashrt_ros.runtime.policy import PlanKind, Port
 from flashrt_ros.testing.foreign_write import ForeignWrites
@@ -50,7 +50,7 @@ def specs(subject: Subject) -> list[str]:
     keys = [port.key for port in ports.observations]
     if len(set(keys)) != len(keys):
         problems.append(f"ports(): expected different keys, found {keys}")
-    fed = {CONSUMED, *(port.buffer for port in ports.observations)}
+    fed = {CONSUMED, DELAY, *(port.buffer for port in ports.observations)}
     for spec in declared:
         if spec.role is Role.INPUT and spec.name not in fed:
             problems.append(f"{spec.name}: an input that no port feeds")
