@@ -13,6 +13,7 @@ from flashrt_ros.runtime.device import Device, open_device
 
 CUDA_SIZES = tuple(1 << shift for shift in range(12, 31, 2))
 CPU_SIZES = CUDA_SIZES[:8]
+LARGE_BYTES = 16 << 20
 CURVES = {"wall": "one copy by size, wall time", "device": "one copy by size, device time"}
 
 
@@ -40,7 +41,8 @@ def _measure(result: Result, options: Options, device: Device, size_bytes: int) 
         for direction, copy in _directions(device, size_bytes).items()
     }
     cases = {name: Case(copy) for name, (_, copy) in names.items()}
-    rounds = options.rounds(300 if options.cuda else 50)
+    # A GiB across a bus takes tens of milliseconds, each of them four times a round.
+    rounds = options.rounds(300 if options.cuda and size_bytes <= LARGE_BYTES else 50)
     samples = interleave(cases, rounds, device, options.warm(10))
     for kind, curve in CURVES.items():
         for name, (direction, _) in names.items():
