@@ -73,7 +73,10 @@ class _Mover:
 
     def _run(self) -> None:
         while (move := self._jobs.get()) is not None:
-            self._session.carry(move)
+            if self._session.must_fetch(move):
+                self._session.fetch(move)
+            else:
+                self._session.carry(move)
             self.done.put(move)
 
 
@@ -117,6 +120,10 @@ def control_periods(
                 continue
             if under_way and not mover.done.empty():
                 move = mover.done.get()
+                if session.must_fetch(move):
+                    session.take(move)
+                    mover.carry(move)
+                    continue
                 committed_s = time.perf_counter()
                 session.commit_move(move)
                 found.commit_ms.append((time.perf_counter() - committed_s) * 1e3)
@@ -137,8 +144,10 @@ def control_periods(
     finally:
         sys.setswitchinterval(interval_s)
         mover.close()
-        if under_way:
-            session.commit_move(mover.done.get())
+        if under_way and session.must_fetch(move := mover.done.get()):
+            session.give_back(move)
+        elif under_way:
+            session.commit_move(move)
     for name in ("one", "two"):
         session.drop(name)
     session.remove_files()

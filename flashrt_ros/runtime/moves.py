@@ -19,6 +19,7 @@ import torch
 from flashrt_ros.errors import (
     BusyError,
     CorruptError,
+    InternalError,
     InvalidArgumentError,
     NoMemoryError,
     NotFoundError,
@@ -147,8 +148,8 @@ class Moves(LiveState):
 
     @staticmethod
     def must_fetch(move: Move) -> bool:
-        """True if a file is to be read and verified before anybody gives way to it."""
-        return isinstance(move.source, FilePlace)
+        """True if a file is still to be read, and verified, before anybody gives way to it."""
+        return isinstance(move.source, FilePlace) and move.target is None
 
     def fetch(self, move: Move) -> None:
         """Reads a file; from any thread.
@@ -189,6 +190,8 @@ class Moves(LiveState):
         """
         self._check_open()
         if move.target is None:
+            if move.tier is not Tier.DISK:
+                raise InternalError("a move out of a file: expected fetch and take before carry")
             move.target = self._write(move)
             return
         read, move.read = move.read, None
