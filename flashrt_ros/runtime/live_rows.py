@@ -111,18 +111,6 @@ class LiveRows:
                 return 0
             return common_end(self._tail, self._stored, target.tail, target.end)
 
-    def copy_out(self, target: RowSpan, first: int, section_N: torch.Tensor) -> None:
-        """Copies the rows of ``target`` from ``first`` on; the control lane must be bound.
-
-        Args:
-            target: Rows.
-            first: The first to be copied.
-            section_N: Flat uint8 of the size of the live rows, written.
-        """
-        pieces = Pieces(*self._bytes(target.pieces(first)))
-        if len(pieces.sizes):
-            self._device.copy_pieces_(section_N, self.pool.memory, pieces)
-
     def _resolve(self, rows: int) -> None:
         """Goes back to what is still stored."""
         tail, stored = self._tail, min(self._stored, rows)
@@ -154,3 +142,59 @@ class LiveRows:
         row_bytes = self.pool.row_bytes
         sizes = (extents[:, 1] - extents[:, 0]) * row_bytes
         return extents[:, 0] * row_bytes, extents[:, 2] * row_bytes, sizes
+
+
+class SpareRows(LiveRows):
+    """Rows of a spare state: what it holds from last time is not copied again.
+
+    Other rows may have come where a segment was shortened, which only who lets it grow can know.
+    So after any shortening nothing is known of them.
+    """
+
+    _shrinks = 0
+
+    def take(self, target: RowSpan, first: int) -> None:
+        """Writes the rows of ``target``; the control lane must be bound.
+
+        Args:
+            target: Rows.
+            first: Those before are not needed.
+        """
+        if first == 0:
+            self._check_shrinks()
+            self.go(self._stored, target)
+            return
+        self.forget()
+        pieces = Pieces(*self._bytes(target.pieces(first)))
+        if len(pieces.sizes):
+            self._device.copy_pieces_(self._section, self.pool.memory, pieces)
+
+    def take_live(self, live: LiveRows, rows: int, first: int) -> None:
+        """Writes the first ``rows`` rows of the live state; the control lane must be bound.
+
+        Args:
+            live: Where they are.
+            rows: How many.
+            first: Those before are not needed.
+        """
+        self._check_shrinks()
+        shared = first
+        with self.pool.lock:
+            live._resolve(rows)
+            tail, stored = live._tail, live._stored
+            self._resolve(self._stored)
+            if first == 0 and tail is not None and self._tail is not None:
+                shared = common_end(tail, stored, self._tail, self._stored)
+        self.forget()
+        start, end = shared * self.pool.row_bytes, rows * self.pool.row_bytes
+        if end > start:
+            self._device.copy_(self._section[start:end], live._section[start:end])
+        if first == 0:
+            self._tail, self._stored = tail, stored
+
+    def _check_shrinks(self) -> None:
+        # What is shortened from now on, by another thread, counts next time.
+        shrinks = self.pool.shrinks
+        if shrinks != self._shrinks:
+            self.forget()
+        self._shrinks = shrinks

@@ -22,6 +22,7 @@ from flashrt_ros.runtime.buffers import ROWS_LENGTH
 from flashrt_ros.runtime.capsule import Capsule
 from flashrt_ros.runtime.device import Lane
 from flashrt_ros.runtime.engine import Engine
+from flashrt_ros.runtime.live_rows import SpareRows
 from flashrt_ros.runtime.observation import Checked
 from flashrt_ros.runtime.place import SlotPlace
 from flashrt_ros.runtime.policy import Buffers, HostRecord, PlanKind
@@ -76,7 +77,8 @@ class Preview(Transfer):
 
     _engine: Engine
     # Of each spare set.
-    _noise_keys: tuple[torch.Tensor, ...]
+    _noise_keys: tuple[torch.Tensor, ...] = ()
+    _spare_rows: tuple[SpareRows, ...] = ()
     # Counts plans beside; what was begun last.
     _tickets = 0
     _begun: PlanTicket | None = None
@@ -218,20 +220,19 @@ class Preview(Transfer):
         if place is not None and self._rows is not None and place.rows is not None:
             shared = self._rows.shared(rows, place.rows)
         kept_bytes = arena.memory.kept(shared * row_bytes)
+        # A row that is cut by the end of what is kept is written as a whole.
+        first = kept_bytes // row_bytes if row_bytes else 0
         with self.device.bind(Lane.CONTROL):
             if capsule is None or place is None:
                 self.device.copy_(spare.fixed, arena.fixed)
-                start, end = kept_bytes, rows * row_bytes
-                if end > start:
-                    self.device.copy_(spare.rows[start:end], arena.rows.view(-1)[start:end])
+                if self._rows is not None:
+                    self._spare_rows[number].take_live(self._rows, rows, first)
             else:
                 self.device.copy_(spare.fixed, place.bytes)
                 if capsule.key != capsule.segment.noise_key:
                     self._noise_keys[number].fill_(noise.as_signed(capsule.key))
-                if self._rows is not None and place.rows is not None:
-                    # A row that is cut by the end of what is kept is written as a whole.
-                    first = kept_bytes // row_bytes
-                    self._rows.copy_out(place.rows, first, spare.rows)
+                if place.rows is not None:
+                    self._spare_rows[number].take(place.rows, first)
         host = copy.copy(self.host if capsule is None else capsule.host)
         return Branch(number, capsule, host, kept_bytes, self.generation)
 

@@ -20,6 +20,7 @@ class RowPool(PagePool):
     Attributes:
         row_bytes: Size of a row.
         page_rows: Rows of a page.
+        shrinks: How often the end of a segment was freed, so that other rows may come there.
     """
 
     what = "pages of rows"
@@ -31,6 +32,7 @@ class RowPool(PagePool):
         self.page_rows = page_rows(row_bytes)
         page_bytes = self.page_rows * row_bytes
         super().__init__(device.allocate(budget_bytes // page_bytes * page_bytes), page_bytes)
+        self.shrinks = 0
 
 
 def page_rows(row_bytes: int) -> int:

@@ -95,6 +95,7 @@ class RowSegment:
                     return freed
                 node.end = max(node.holders)
                 needed = node._pages_to(node.end)
+            node.pool.shrinks += 1
             spare = node.pages - needed
             node.pool.give_back(node.page + needed, spare)
             node.pages = needed

@@ -21,6 +21,7 @@ from flashrt_ros.runtime.fingerprint import exec_fingerprint, state_fingerprint
 from flashrt_ros.runtime.forecast import Forecast, make_forecast
 from flashrt_ros.runtime.host_pool import HostPool
 from flashrt_ros.runtime.live import Tearing
+from flashrt_ros.runtime.live_rows import SpareRows
 from flashrt_ros.runtime.number import check_int
 from flashrt_ros.runtime.planning import Planning
 from flashrt_ros.runtime.policy import Action, PlanKind, Policy
@@ -143,7 +144,13 @@ class PolicySession(Planning):
         )
         self._engine = engine
         key = next(slot for slot in self.layout.state if slot.spec.name == noise.KEY)
-        self._noise_keys = tuple(key.view(spare.fixed) for spare in engine.arena.memory.sets)
+        spare = engine.arena.memory.sets
+        self._noise_keys = tuple(key.view(each.fixed) for each in spare)
+        if rows is not None:
+            shape = engine.arena.rows.shape
+            self._spare_rows = tuple(
+                SpareRows(opened, rows, each.rows.view(shape)) for each in spare
+            )
         self.reset_()
         # The first pinned memory of a size takes milliseconds, which a first digest must not.
         self.state_bytes()
@@ -272,7 +279,7 @@ class PolicySession(Planning):
         self._engine.close()
         self.store.close()
         self._arena = self._rows = None
-        self._noise_keys = ()
+        self._noise_keys, self._spare_rows = (), ()
         self._initial = self._initial.new_empty(0)
 
     def _take(self, rows: int, shape: str = "") -> Action:
