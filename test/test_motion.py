@@ -168,6 +168,8 @@ WORDS: dict[str, Callable[[Motion], object]] = {
     "good": Motion.input_good,
     "jump": lambda m: m.time_jumped(1),
     "interrupt": Motion.interrupt,
+    "bar": lambda m: m.bar("released"),
+    "permit": lambda m: m.permit(1),
 }
 
 
@@ -184,7 +186,7 @@ def test_only_named_words_let_a_robot_move(words: list[str]) -> None:
         except (StoppedError, InactiveError, NotConfiguredError):
             assert motion.wants_to_move == before
         if motion.wants_to_move and not before:
-            assert word in ("activate", "resume", "restore_publish", "reset")
+            assert word in ("activate", "resume", "restore_publish", "reset", "permit")
             assert motion.starting, "what begins to move is checked first"
         if stopped and word != "clear_stop":
             assert motion.stopped

@@ -312,6 +312,16 @@ def test_clock_that_goes_back_is_survived(stage: Stage) -> None:
 # Quality of service
 
 
+def forgotten(stage: Stage, topic: str, entry: str) -> None:
+    """Waits until the node has noticed that the peer whose QoS did not fit is gone."""
+    said = f"{topic}: every peer's QoS fits again"
+    stage.peer.wait(lambda: said in stage.process.output(), said)
+    stage.diagnostics.clear()
+    stage.peer.wait(lambda: len(stage.diagnostics) >= 1, "diagnostics after that")
+    (status,) = [s for s in stage.diagnostics[0].status if s.name == f"/policy: {entry}"]
+    assert "incompatible" not in status.message
+
+
 def test_incompatible_publisher_is_named(stage: Stage) -> None:
     contract = arm_contract()
     contract["observations"][0]["qos"] = {"reliability": "reliable"}
@@ -326,6 +336,7 @@ def test_incompatible_publisher_is_named(stage: Stage) -> None:
         assert "incompatible QoS policy reliability" in stage.process.output()
     finally:
         other.close()
+    forgotten(stage, "input joint_states", "input /joint_states")
 
 
 def test_incompatible_subscriber_is_named(stage: Stage) -> None:
@@ -339,3 +350,4 @@ def test_incompatible_subscriber_is_named(stage: Stage) -> None:
         assert "durability" in found.message
     finally:
         stage.peer.node.destroy_subscription(subscription)
+    forgotten(stage, "output joint_command", "output /joint_command")

@@ -8,9 +8,16 @@ from pathlib import Path
 
 from flashrt_ros.contract.check import cautions, check_ports
 from flashrt_ros.contract.definitions import add_definitions
-from flashrt_ros.contract.entries import read_observation, read_output, read_start, read_task_input
+from flashrt_ros.contract.entries import (
+    read_observation,
+    read_output,
+    read_start,
+    read_stop_input,
+    read_task_input,
+)
 from flashrt_ros.contract.schema import KEYS, Input, Observation, Output, Qos, Start
 from flashrt_ros.contract.section import Section, parse
+from flashrt_ros.contract.stop import StopInput
 from flashrt_ros.contract.task import TaskInput
 from flashrt_ros.errors import ContractError
 from flashrt_ros.runtime.buffers import BufferSpec
@@ -33,6 +40,7 @@ class Contract:
         start: Check of a first command; None where the file says ``unchecked``.
         on_time_jump: ``hold`` or ``reset``.
         task: Where the task text comes from; None: from parameter and services alone.
+        stop: A topic that ends motion; None: services alone.
         source: File name, for messages.
     """
 
@@ -44,6 +52,7 @@ class Contract:
     start: Start | None = None
     on_time_jump: str = "hold"
     task: TaskInput | None = None
+    stop: StopInput | None = None
     source: str = "contract"
 
     @property
@@ -97,6 +106,7 @@ class Contract:
             start=read_start(top, observations, actions),
             on_time_jump=top.text("on_time_jump", "hold", ("hold", "reset")),
             task=read_task_input(top),
+            stop=read_stop_input(top),
             source=source,
         )
         _check_topics(contract, top)
@@ -154,6 +164,10 @@ def _check_topics(contract: Contract, top: Section) -> None:
                 f"{contract.source}: {part.path}.qos: expected the same as {first.path} has for "
                 f"topic {part.topic!r} ({first.qos}), found {part.qos}"
             )
+    if contract.stop is not None:
+        others = {*seen, *(output.topic for output in contract.actions)}
+        if contract.stop.topic in others:
+            top.fail("stop.topic", "a topic of its own", contract.stop.topic)
     for path, values in (
         ("observations", [observation.key for observation in contract.observations]),
         ("actions", [output.topic for output in contract.actions]),

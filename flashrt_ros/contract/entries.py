@@ -15,6 +15,8 @@ from flashrt_ros.contract.input_types import INPUT_TYPES, input_field, is_stampe
 from flashrt_ros.contract.messages import OUTPUT_TYPES
 from flashrt_ros.contract.schema import KEYS, History, Observation, Output, Part, Qos, Start
 from flashrt_ros.contract.section import Section, as_number
+from flashrt_ros.contract.stop import QOS as STOP_QOS
+from flashrt_ros.contract.stop import StopInput, read_stop
 from flashrt_ros.contract.task import TaskInput, read_task
 from flashrt_ros.errors import ContractError
 
@@ -158,6 +160,18 @@ def read_task_input(top: Section) -> TaskInput | None:
         return None
     section = top.section("task", KEYS["task"])
     return read_task(section, _topic(section), _qos(section, COMMAND_QOS))
+
+
+def read_stop_input(top: Section) -> StopInput | None:
+    """The top level's ``stop``; None without one.
+
+    Raises:
+        ContractError: A key is missing, unknown or wrong.
+    """
+    if not top.has("stop"):
+        return None
+    section = top.section("stop", KEYS["stop"])
+    return read_stop(section, _topic(section), _qos(section, STOP_QOS))
 
 
 def _positive_by_name(section: Section, key: str, names: tuple[str, ...]) -> dict[str, float]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from flashrt_ros.contract.image.schema import CameraInfo, ImagePart
 from flashrt_ros.contract.qos import Qos
+from flashrt_ros.contract.stop import KEYS as STOP_KEYS
 from flashrt_ros.contract.task import KEYS as TASK_KEYS
 from flashrt_ros.contract.task import TaskInput
 
@@ -36,8 +37,10 @@ KEYS: Mapping[str, tuple[str, ...]] = {
         "actions",
         "unused_actions",
         "start",
+        "stop",
         "task",
     ),
+    "stop": STOP_KEYS,
     "task": TASK_KEYS,
     "observation": (
         "key",

@@ -7,7 +7,7 @@ command that was computed before it can follow.
 from __future__ import annotations
 
 import enum
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -58,6 +58,8 @@ class Commander:
     Attributes:
         limited: Commands that limits have changed so far.
         limited_words: What was changed in the last of them.
+        guard: Called with the steady clock before anything leaves, under the lock; forbids motion
+            where the stop input does.
     """
 
     def __init__(
@@ -82,6 +84,7 @@ class Commander:
         self.dry_run = dry_run
         self.limited = 0
         self.limited_words = ""
+        self.guard: Callable[[int], None] = lambda now_ns: None
         self._motion = motion
         self._outlet = outlet
         self._gate = StartGate(contract)
@@ -112,6 +115,7 @@ class Commander:
         """
         values = np.array(action, dtype=np.float64)
         with self._motion.lock:
+            self.guard(now_ns)
             if epoch != self._motion.epoch or not self._motion.wants_to_move:
                 return Outcome(Verdict.OVERTAKEN, values, self._motion.standing.reason)
             # Kept if nothing leaves: the stop message that follows repeats what was sent, not
@@ -149,6 +153,7 @@ class Commander:
         ever is a robot that drives on for ever.
         """
         with self._motion.lock:
+            self.guard(now_ns)
             if not self._motion.wants_to_move or not self._moving:
                 return
             first = self._missing_since_ns is None

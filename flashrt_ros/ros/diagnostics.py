@@ -16,6 +16,7 @@ from flashrt_ros.ros.messages import time_of
 from flashrt_ros.ros.motion import Mode
 from flashrt_ros.ros.plan_timing import PlanTiming
 from flashrt_ros.ros.records import StatusRecord
+from flashrt_ros.ros.stop_guard import StopGuard
 from flashrt_ros.ros.timing import Timing
 
 SILENT_S = 3.0
@@ -110,6 +111,24 @@ def storage_entry(status: StatusRecord) -> Entry:
         "bytes_budget": str(status.bytes_budget),
         "state_id": status.state_id,
         "exec_id": status.exec_id,
+    }
+    return entry
+
+
+def stop_entry(guard: StopGuard, publishers: int) -> Entry:
+    """The stop input: what it objects to, and what it has done."""
+    entry = Entry(f"stop input {guard.stop.topic}")
+    if objection := guard.objection:
+        entry.worsen(Level.ERROR, objection)
+    elif not publishers:
+        entry.worsen(Level.WARN, "no publisher: only the services stop the robot")
+    entry.values = {
+        "mode": guard.stop.mode,
+        "received": str(guard.received),
+        "age_ms": f"{guard.age_ms:.1f}",
+        "stops": str(guard.stops),
+        "last stop, ROS clock, ns": str(guard.heard_stamp_ns),
+        "publishers": str(publishers),
     }
     return entry
 

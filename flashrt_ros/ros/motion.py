@@ -5,6 +5,8 @@ only by what is named for it, so ending one never starts a robot that another on
 
 ==================  =====================================================================
 stop                ``~/clear_stop``, which leaves a hold behind
+bar                 a stop input that permits motion; one that came while the robot wanted to move
+                    leaves a hold behind
 pause               ``~/resume``, or restore and rollback with ``publish``
 hold                ``~/resume``, restore and rollback with ``publish``, reset without ``hold``
 start               the first command that was computed from fresh input and found safe
@@ -70,6 +72,7 @@ class Motion:
         self._configured = False
         self._active = False
         self._stopped = ""
+        self._barred = ""
         self._paused = False
         self._held = ""
         self._fault = ""
@@ -85,13 +88,14 @@ class Motion:
         if not self._configured:
             return Standing(Mode.UNCONFIGURED, self._with_failure(self._stopped))
         if not self._active:
-            return Standing(Mode.INACTIVE, self._with_failure(self._stopped or self._held))
+            held = self._stopped or self._barred or self._held
+            return Standing(Mode.INACTIVE, self._with_failure(held))
         if self._stopped:
             return Standing(Mode.STOPPED, self._stopped)
         if self._paused:
             return Standing(Mode.PAUSED, "by ~/pause: call ~/resume to go on")
-        if self._held:
-            return Standing(Mode.HOLDING, self._held)
+        if self._barred or self._held:
+            return Standing(Mode.HOLDING, self._barred or self._held)
         if self.starting:
             return Standing(Mode.WAITING, self._fault or "no fresh observations yet")
         if self._fault:
@@ -110,7 +114,8 @@ class Motion:
     def wants_to_move(self) -> bool:
         """True if only fresh input, at most, is missing for a command."""
         with self.lock:
-            return self._active and not (self._stopped or self._paused or self._held)
+            reasons = self._stopped or self._barred or self._paused or self._held
+            return self._active and not reasons
 
     @property
     def faulty(self) -> bool:
@@ -189,13 +194,41 @@ class Motion:
         """All but the latched stop is forgotten."""
         with self.lock:
             self._configured = self._active = self._paused = False
-            self._held = self._fault = ""
+            self._held = self._fault = self._barred = ""
             self.starting = True
+
+    # The stop input
+
+    def bar(self, reason: str) -> bool:
+        """Forbids motion until ``permit``; a robot that wanted to move holds even then.
+
+        Args:
+            reason: In words, also of what is waited for.
+
+        Returns:
+            True if motion was not barred before.
+        """
+        with self.lock:
+            fresh = not self._barred
+            if fresh and self.wants_to_move:
+                self._held = f"{reason}; that is over: call ~/resume to go on"
+            self._barred = reason
+            if fresh:
+                self.starting = True
+                self.epoch += 1
+            return fresh
+
+    def permit(self, now_ns: int) -> None:
+        """Ends ``bar``; only input received from now on, steady clock, is acted on."""
+        with self.lock:
+            if self._barred:
+                self._barred = ""
+                self._begin(now_ns)
 
     # Verbs
 
     def stop(self, reason: str = "by ~/stop: call ~/clear_stop, then ~/resume") -> None:
-        """Latches the stop, in any lifecycle state."""
+        """Latches the stop, in any lifecycle state; the reason also names what ends it."""
         with self.lock:
             self._stopped = reason
             self.starting = True
@@ -239,12 +272,14 @@ class Motion:
         Raises:
             NotConfiguredError: The node is unconfigured.
             InactiveError: The node is inactive.
-            StoppedError: The stop is latched.
+            StoppedError: The stop is latched, or the stop input does not permit motion.
             SupersededError: A stop, pause or deactivation came after the request.
         """
         with self.lock:
             self.require(active=True)
             self.refuse_if_overtaken(epoch)
+            if self._barred:
+                raise StoppedError(f"resume: expected a stop input that permits: {self._barred}")
             self._paused = False
             self._held = ""
             self._begin(now_ns)
@@ -290,6 +325,8 @@ class Motion:
         with self.lock:
             if not hold and self._overtaken(epoch):
                 hold = "a stop, pause or deactivation came after the request: call ~/resume"
+            if not hold and self._barred:
+                hold = f"{self._barred}: call ~/resume when it permits"
             self._held = hold
             if end_pause and not hold:
                 self._paused = False

@@ -21,15 +21,23 @@ from flashrt_ros.ros import messages
 from flashrt_ros.ros.assembly import make_stepper
 from flashrt_ros.ros.commander import Commander
 from flashrt_ros.ros.control import Control
-from flashrt_ros.ros.diagnostics import Diagnostics, Entry, motion_entry, storage_entry
+from flashrt_ros.ros.diagnostics import (
+    Diagnostics,
+    Entry,
+    motion_entry,
+    stop_entry,
+    storage_entry,
+)
 from flashrt_ros.ros.intake import Intake
 from flashrt_ros.ros.motion import Motion
 from flashrt_ros.ros.outlet import RosOutlet, qos_profile
 from flashrt_ros.ros.parameters import Parameters, contract_path
+from flashrt_ros.ros.qos_watch import QosWatch
 from flashrt_ros.ros.records import StatusRecord
 from flashrt_ros.ros.services import Services
 from flashrt_ros.ros.status import ModeLog
 from flashrt_ros.ros.stepper import Stepper
+from flashrt_ros.ros.stop_guard import StopGuard
 from flashrt_ros.ros.storage import Storage
 from flashrt_ros.ros.verbs import Answer, done
 
@@ -64,11 +72,13 @@ class PolicyNode(LifecycleNode):
         self._diagnostics = Diagnostics(self.get_fully_qualified_name())
         self._diagnostics_publisher = self.create_publisher(DiagnosticArray, "/diagnostics", 10)
         self._mode_log = ModeLog()
+        self._qos_watch = QosWatch(self, self._outlet, self._publish_diagnostics)
         self._contract: Contract | None = None
         self._intake: Intake | None = None
         self._commander: Commander | None = None
         self._control: Control | None = None
         self._storage: Storage | None = None
+        self._stop_guard: StopGuard | None = None
         self._subscriptions_by_topic: dict[str, Any] = {}
         self._services_of_policy = Services(
             self, self._motion, self._settings.options, self._outlet, self._at_once
@@ -172,8 +182,9 @@ class PolicyNode(LifecycleNode):
         )
         self._storage = Storage(settings["capsule_dir"], self._control.queue, self._outlet)
         self._control.start()
-        self._outlet.open(contract, self.create_lifecycle_publisher, self._on_incompatible)
+        self._outlet.open(contract, self.create_lifecycle_publisher, self._qos_watch.listener)
         self._subscribe(contract, intake)
+        self._subscribe_stop(contract, commander)
         self._services_of_policy.queue = self._control.queue
         self._motion.configure(settings["hold"])
         self._control.wake()
@@ -202,21 +213,29 @@ class PolicyNode(LifecycleNode):
             def lose(event: Any, topic: str = topic) -> None:
                 intake.figures[topic].arrivals.lost = event.total_count
 
-            def incompatible(event: Any, topic: str = topic) -> None:
-                self._on_incompatible("input", topic, event.last_policy_kind.name)
-
+            profile = qos_profile(qos)
             subscription = self.create_subscription(
                 messages.interface(type_name),
                 topic,
                 receive,
-                qos_profile(qos),
+                profile,
                 raw=True,
                 event_callbacks=SubscriptionEventCallbacks(
-                    incompatible_qos=incompatible, message_lost=lose
+                    incompatible_qos=self._qos_watch.listener("input", topic, profile),
+                    message_lost=lose,
                 ),
             )
             self._subscriptions_by_topic[topic] = subscription
             self._outlet.resolved[topic] = subscription.topic_name
+
+    def _subscribe_stop(self, contract: Contract, commander: Commander) -> None:
+        if contract.stop is None:
+            return
+        guard = self._stop_guard = StopGuard(
+            contract.stop, self._motion, commander, self._outlet, self._stop_now
+        )
+        subscription = guard.listen(self, self._tell, self._qos_watch.listener)
+        self._subscriptions_by_topic[contract.stop.topic] = subscription
 
     def _activate(self, state: LifecycleState) -> None:
         self._forward(super().on_activate(state), "activate")
@@ -266,8 +285,9 @@ class PolicyNode(LifecycleNode):
         self._subscriptions_by_topic.clear()
         self._outlet.resolved.clear()
         self._diagnostics.reset()
+        self._qos_watch.reset()
         self._control = self._intake = self._commander = self._contract = None
-        self._storage = None
+        self._storage = self._stop_guard = None
         self._settings.locked = False
 
     def destroy_node(self) -> None:
@@ -320,24 +340,34 @@ class PolicyNode(LifecycleNode):
             if name == "clear_stop":
                 words = "cleared; on hold until ~/resume" if motion.clear_stop() else "no stop"
             elif name == "stop":
-                # The message first: once stopped, the lifecycle state does not matter any more.
-                if commander is not None:
-                    commander.halt(all_outputs=True)
-                motion.stop()
+                self._stop_now("by ~/stop: call ~/clear_stop, then ~/resume")
                 words = "stopped until ~/clear_stop"
             else:
                 motion.pause()
                 if commander is not None:
                     commander.halt()
                 words = "paused until ~/resume"
+        self._tell()
+        return done(words)
+
+    def _stop_now(self, reason: str) -> None:
+        """Latches the stop, with the message: once stopped the lifecycle state does not matter."""
+        with self._motion.lock:
+            if self._commander is not None:
+                self._commander.halt(all_outputs=True)
+            self._motion.stop(reason)
+
+    def _tell(self) -> None:
+        """The mode may be another one now."""
         if self._control is not None:
             self._control.wake()
         self._outlet.status(self._status())
-        return done(words)
 
     def _watch(self) -> None:
         """Overdue services, new faults, and a late control thread while the robot moves."""
         self._services_of_policy.expire()
+        if self._stop_guard is not None:
+            self._stop_guard.check(time.monotonic_ns())
         if self._fault.is_set():
             self._fault.clear()
             self._publish_diagnostics()
@@ -359,14 +389,6 @@ class PolicyNode(LifecycleNode):
             back_s = abs(jump.delta.nanoseconds) / 1e9
             self._intake.clock_jumped(f"the ROS clock went back by {back_s:.3f} s")
 
-    def _on_incompatible(self, direction: str, topic: str, policy: str) -> None:
-        words = policy.removeprefix("RMW_QOS_POLICY_").lower()
-        self._diagnostics.incompatible[topic] = words
-        self.get_logger().error(
-            f"{direction} {topic}: incompatible QoS policy {words}; nothing is exchanged"
-        )
-        self._publish_diagnostics()
-
     # Reports
 
     def _status(self) -> StatusRecord:
@@ -383,6 +405,7 @@ class PolicyNode(LifecycleNode):
         )
 
     def _report(self) -> None:
+        self._qos_watch.look_again()
         status = self._status()
         self._outlet.status(status)
         if (news := self._mode_log.news(status, self._outlet.last_error)) is not None:
@@ -399,6 +422,9 @@ class PolicyNode(LifecycleNode):
             if stepper.plans_beside:
                 entries.append(self._diagnostics.plans(stepper.plans))
             entries.append(storage_entry(status))
+            self._diagnostics.incompatible = self._qos_watch.incompatible
+            if (guard := self._stop_guard) is not None:
+                entries.append(stop_entry(guard, self.count_publishers(guard.stop.topic)))
             entries += self._diagnostics.inputs(
                 intake,
                 stepper.sample,

@@ -68,27 +68,26 @@ class RosOutlet:
         self,
         contract: Contract,
         create_publisher: Callable[..., Any],
-        on_incompatible: Callable[[str, str, str], None],
+        listener: Callable[[str, str, QoSProfile], Callable[[Any], None]],
     ) -> None:
         """Makes the command publishers.
 
         Args:
             contract: Says topics, types and QoS.
             create_publisher: Of the lifecycle node, for lifecycle publishers.
-            on_incompatible: Called with ``output``, the topic and the QoS policy when a subscriber
-                asks for more than is offered.
+            listener: Makes what is called when a subscriber asks for more than is offered, from
+                ``output``, the topic and our profile.
         """
         for output in contract.actions:
             cls = messages.interface(output.type)
-
-            def incompatible(event: Any, topic: str = output.topic) -> None:
-                on_incompatible("output", topic, event.last_policy_kind.name)
-
+            profile = qos_profile(output.qos)
             publisher = create_publisher(
                 cls,
                 output.topic,
-                qos_profile(output.qos),
-                event_callbacks=PublisherEventCallbacks(incompatible_qos=incompatible),
+                profile,
+                event_callbacks=PublisherEventCallbacks(
+                    incompatible_qos=listener("output", output.topic, profile)
+                ),
             )
             self._commands[output.topic] = (publisher, cls)
 

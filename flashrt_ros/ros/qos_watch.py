@@ -1,0 +1,111 @@
+"""Peers whose QoS does not fit: named while they are there, forgotten when they are gone.
+
+The middleware tells when such a peer appears and not when it goes, so the graph is looked at once
+a second, as long as there is one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from rclpy.node import Node
+from rclpy.qos import QoSCompatibility, QoSProfile, qos_check_compatible
+
+from flashrt_ros.ros.outlet import RosOutlet
+
+OUTPUT = "output"
+
+
+@dataclass
+class _Misfit:
+    """A topic that some peer cannot share with us."""
+
+    direction: str
+    name: str
+    policy: str
+    ours: QoSProfile
+
+
+class QosWatch:
+    """Incompatible peers of one node; used by its executor alone."""
+
+    def __init__(self, node: Node, outlet: RosOutlet, changed: Callable[[], None]) -> None:
+        """Begins without any.
+
+        Args:
+            node: Whose graph is looked at.
+            outlet: For the log.
+            changed: Called when a peer came that does not fit, and when the last one is gone.
+        """
+        self._node = node
+        self._outlet = outlet
+        self._changed = changed
+        self._found: dict[str, _Misfit] = {}
+        self._told: dict[str, Callable[[str], None]] = {}
+
+    @property
+    def incompatible(self) -> dict[str, str]:
+        """Topic as the contract writes it to the QoS policy that does not fit."""
+        return {topic: misfit.policy for topic, misfit in self._found.items()}
+
+    def reset(self) -> None:
+        """Forgets all, at clean-up."""
+        self._found.clear()
+        self._told.clear()
+
+    def listener(
+        self,
+        direction: str,
+        topic: str,
+        ours: QoSProfile,
+        tell: Callable[[str], None] | None = None,
+    ) -> Callable[[Any], None]:
+        """What an endpoint calls with its event of an incompatible QoS.
+
+        Args:
+            direction: ``input``, ``output`` or other words for the log.
+            topic: As the contract writes it.
+            ours: QoS of the endpoint.
+            tell: Called with words when a peer does not fit, with none when all do again.
+        """
+        if tell is not None:
+            self._told[topic] = tell
+
+        def incompatible(event: Any) -> None:
+            policy = event.last_policy_kind.name.removeprefix("RMW_QOS_POLICY_").lower()
+            name = self._node.resolve_topic_name(topic)
+            self._found[topic] = _Misfit(direction, name, policy, ours)
+            words = f"incompatible QoS policy {policy}; nothing is exchanged"
+            self._outlet.log("error", f"{direction} {topic}: {words}")
+            self._tell(topic, words)
+
+        return incompatible
+
+    def look_again(self) -> None:
+        """Forgets topics of which no peer is left that does not fit."""
+        for topic, misfit in list(self._found.items()):
+            if not self._misfits(misfit):
+                del self._found[topic]
+                self._outlet.log(
+                    "info", f"{misfit.direction} {topic}: every peer's QoS fits again"
+                )
+                self._tell(topic, "")
+
+    def _misfits(self, misfit: _Misfit) -> bool:
+        if misfit.direction == OUTPUT:
+            peers = self._node.get_subscriptions_info_by_topic(misfit.name)
+            pairs = [(misfit.ours, peer.qos_profile) for peer in peers]
+        else:
+            peers = self._node.get_publishers_info_by_topic(misfit.name)
+            pairs = [(peer.qos_profile, misfit.ours) for peer in peers]
+        return any(
+            qos_check_compatible(offered, asked)[0] is QoSCompatibility.ERROR
+            for offered, asked in pairs
+        )
+
+    def _tell(self, topic: str, words: str) -> None:
+        if (tell := self._told.get(topic)) is not None:
+            tell(words)
+        self._changed()
