@@ -107,7 +107,7 @@ def test_a_capsule_on_disk_is_restored_by_the_node(stage: Stage) -> None:
     assert cut.tier == "disk"
     first = trace(stage, cut.generation, cut.step)
     folder = stage.folder / "capsules"
-    assert (folder / f"away.{cut.id}.capsule").exists()
+    (file,) = folder.glob("away.*.capsule")
     branch = stage.do("fork", name="away", names=["branch"]).branches[0]
     assert branch.tier == "disk"
     restored = stage.do("restore", name="away", publish=True)
@@ -117,7 +117,7 @@ def test_a_capsule_on_disk_is_restored_by_the_node(stage: Stage) -> None:
     other = stage.do("restore", name="branch", publish=True)
     assert_no_step_is_alike(first, trace(stage, other.generation, cut.step))
     moved = stage.do("move_capsule", name="away", tier="disk")
-    assert moved.path == str(folder / f"away.{cut.id}.capsule")
+    assert moved.path == str(file)
     listed = stage.do("list_capsules")
     assert {c.name: c.tier for c in listed.capsules}["branch"] == "disk"
     assert listed.host_bytes_budget == 0
@@ -125,4 +125,4 @@ def test_a_capsule_on_disk_is_restored_by_the_node(stage: Stage) -> None:
     assert events == [("away", "disk"), ("away", "device"), ("away", "disk")]
     for name in ("away", "branch"):
         stage.do("drop_capsule", name=name)
-    assert not (folder / f"away.{cut.id}.capsule").exists()
+    assert not file.exists()

@@ -6,6 +6,7 @@ and a robot that restores from there goes on as it did; with another capsule as 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -122,7 +123,7 @@ def test_housekeeping_reaches_every_tier(session: PolicySession, folder: Capsule
         assert session.state_digest() == expected
         session.drop(f"{name}-again")
     (file,) = folder.files()
-    assert file == f"c.{session.store.get('c').id}.capsule"
+    assert re.fullmatch(r"c\.[0-9a-f]{12}\.capsule", file)
     assert session.path_of(session.store.get("c")) == folder.path / file
     assert folder.load(file).facts.name == "c"
     assert [session.store.unique_bytes(session.store.get(n)) for n in "ab"] == [WEIGHT, WEIGHT]
@@ -316,3 +317,20 @@ def test_a_file_that_was_changed_is_refused_and_changes_nothing(
         assert standing(session) == before
     path.write_bytes(raw)
     session.restore("cut")
+
+
+def test_two_that_loaded_one_capsule_do_not_share_the_file_of_a_move(
+    session: PolicySession, folder: CapsuleFolder
+) -> None:
+    """As after a fork across processes, with one folder for both."""
+    other = session_of(folder)
+    session.snapshot("cut")
+    image = session.export("cut")
+    assert other.import_(image).id == session.store.get("cut").id
+    for one in (session, other):
+        one.move("cut", DISK)
+    assert len(folder.files()) == 2
+    session.drop("cut")
+    session.remove_files()
+    other.restore("cut")
+    other.close()

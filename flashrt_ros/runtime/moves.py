@@ -26,7 +26,7 @@ from flashrt_ros.errors import (
     UnsupportedError,
 )
 from flashrt_ros.runtime.buffers import StateLayout
-from flashrt_ros.runtime.capsule import Capsule
+from flashrt_ros.runtime.capsule import Capsule, new_id
 from flashrt_ros.runtime.capsule_folder import SUFFIX, CapsuleFolder
 from flashrt_ros.runtime.capsule_image import CapsuleFacts, CapsuleImage
 from flashrt_ros.runtime.device import Lane
@@ -36,7 +36,7 @@ from flashrt_ros.runtime.row_segment import new_span
 from flashrt_ros.runtime.staging import HostState, empty_state, image_of, lay_out
 
 _NAME_CHARACTERS = 115
-"""Of a capsule's name in the name of its file: the rest is its id, by which it is the only one."""
+"""Of a capsule's name in the name of its file: the rest makes it the only one."""
 
 
 @dataclass
@@ -364,9 +364,9 @@ class Moves(LiveState):
     def _write(self, move: Move) -> FilePlace:
         assert self.folder is not None  # as ``check_tier`` found
         capsule = move.capsule
-        file = f"{capsule.name[:_NAME_CHARACTERS]}.{capsule.id}{SUFFIX}"
-        # Nobody else has a file of that id, but a run that ended half-way may have left one.
-        saved = self.folder.save(self._image(capsule, move.source), file, replace=True)
+        # Not by the capsule's id: another process may have loaded the same capsule, and moves it.
+        file = f"{capsule.name[:_NAME_CHARACTERS]}.{new_id()}{SUFFIX}"
+        saved = self.folder.save(self._image(capsule, move.source), file)
         size_bytes = saved.size_bytes
         return FilePlace(self.store.pool.lock, file, capsule.id, size_bytes, self._doomed)
 
