@@ -163,6 +163,10 @@ class UnsupportedError(FlashRTError):
     code = ErrorCode.UNSUPPORTED
 
 
+class CaptureError(UnsupportedError):
+    """A plan does what a captured graph cannot do; names the operation."""
+
+
 class InternalError(FlashRTError):
     """A fault of ours."""
 

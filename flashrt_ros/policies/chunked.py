@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Mapping
-from typing import ClassVar
+from typing import Any, ClassVar
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -39,6 +40,10 @@ class ChunkPredictor(abc.ABC):
     """``BESIDE`` if ``predict`` only reads state, ``ADVANCES`` if it writes some."""
     observes: bool = False
     """Whether it keeps a history of observations: ``observe_`` is called in every control step."""
+    may_run_plain: bool = False
+    """As ``Policy.may_run_plain``."""
+    task_observes: bool = False
+    """As ``Policy.task_observes``."""
 
     @abc.abstractmethod
     def config(self) -> Mapping[str, object]:
@@ -62,6 +67,19 @@ class ChunkPredictor(abc.ABC):
 
     def reset_(self, state: Buffers) -> None:
         """Writes the state of a new episode into its own state buffers."""
+
+    def task_inputs(self) -> tuple[str, ...]:
+        """As ``Policy.task_inputs``."""
+        return ()
+
+    def encode_task(
+        self, task: str, observations: Mapping[str, np.ndarray[Any, Any] | None]
+    ) -> Mapping[str, torch.Tensor]:
+        """As ``Policy.encode_task``."""
+        return {}
+
+    def probe(self, device: torch.device) -> None:
+        """As ``Policy.probe``."""
 
     @abc.abstractmethod
     def predict(
@@ -172,6 +190,8 @@ class ChunkedPolicy(Policy):
         self._splice = splice
         self.plan_kind = PlanKind.ADVANCES if each_step else predictor.plan_kind
         self.act_observes = predictor.observes
+        self.may_run_plain = predictor.may_run_plain
+        self.task_observes = predictor.task_observes
         self.chunk_size = predictor.chunk_size
         self.n_action_steps = steps
         self._module: nn.Module = predictor.module()
@@ -213,6 +233,20 @@ class ChunkedPolicy(Policy):
     def ports(self) -> Ports:
         """The predictor's."""
         return Ports(self._predictor.observations(), self._predictor.action())
+
+    def task_inputs(self) -> tuple[str, ...]:
+        """The predictor's."""
+        return self._predictor.task_inputs()
+
+    def encode_task(
+        self, task: str, observations: Mapping[str, np.ndarray[Any, Any] | None]
+    ) -> Mapping[str, torch.Tensor]:
+        """The predictor's."""
+        return self._predictor.encode_task(task, observations)
+
+    def probe(self, device: torch.device) -> None:
+        """The predictor's."""
+        self._predictor.probe(device)
 
     def reset_(self, state: Buffers) -> None:
         """Empties the queue and resets the predictor."""

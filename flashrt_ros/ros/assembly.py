@@ -20,7 +20,6 @@ from flashrt_ros.ros.storage import Storage
 from flashrt_ros.ros.trial import Trial
 from flashrt_ros.runtime.policy import PlanKind
 from flashrt_ros.runtime.session import PolicySession
-from flashrt_ros.runtime.verbs import check_task
 
 
 def make_stepper(
@@ -57,7 +56,7 @@ def make_stepper(
         folder=storage.folder,
     )
     _introduce(session, settings["host_store_bytes"], outlet)
-    session.host.task = check_task(settings["task"])
+    session.host.task = session.check_task(settings["task"])
     planner = None
     if policy.plan_kind is PlanKind.BESIDE:
         planner = Planner(session, settings["torch_threads"])
@@ -87,6 +86,8 @@ def _introduce(session: PolicySession, asked_bytes: int, outlet: Outlet) -> None
             words = f"{finding.subject}: {finding.text}; {finding.cure}"
             outlet.log("warn", f"device {device.name}: {words}")
     outlet.log("info", forecast.line())
+    if session.plain:
+        outlet.log("warn", f"plans run without a capture: {session.plain}")
     if session.arena.memory.sets:
         outlet.log("info", session.arena.memory.words)
     _introduce_tiers(session, asked_bytes, outlet)

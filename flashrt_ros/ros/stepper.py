@@ -15,7 +15,7 @@ import numpy as np
 
 from flashrt_ros.contract import Contract, Sample
 from flashrt_ros.contract.task import TaskText
-from flashrt_ros.errors import SupersededError, UnsafeStartError
+from flashrt_ros.errors import InvalidArgumentError, SupersededError, UnsafeStartError
 from flashrt_ros.ros.commander import Commander, Outcome, Verdict
 from flashrt_ros.ros.motion import Motion
 from flashrt_ros.ros.plan_timing import PlanTiming
@@ -206,7 +206,11 @@ class Stepper:
         host, asked = self.session.host, self._contract.task
         if said.text == host.task:
             return
-        host.task = said.text
+        try:
+            host.task = self.session.check_task(said.text)
+        except InvalidArgumentError as error:
+            self.outlet.log("warn", f"task stays {host.task!r}: {error}")
+            return
         self.outlet.log("info", f"task is now {said.text!r}")
         if asked is not None and asked.on_change == "replan":
             self.forget_plan()

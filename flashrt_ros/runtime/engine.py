@@ -72,6 +72,9 @@ def complete_layout(policy: Policy) -> StateLayout:
     ports = policy.ports()
     for port in ports.observations:
         _check_port(layout, port, Role.INPUT)
+    for name in policy.task_inputs():
+        if layout.find(name).role is not Role.INPUT:
+            raise SpecError(f"buffer {name!r} of the task: expected role input, found another")
     _check_port(layout, ports.action, Role.OUTPUT)
     keys = [port.key for port in (*ports.observations, ports.action)]
     for key in keys:
@@ -156,6 +159,7 @@ class Engine:
         initial: ``(fixed_bytes,)`` uint8: the state that ``reset_`` makes, noise zero.
         beside: Whether plans run beside the control thread.
         act_observes: Whether acts read observations.
+        task: Says which task the observations are written for.
     """
 
     def __init__(
@@ -204,7 +208,7 @@ class Engine:
         # True while a copy from the mirror may be under way.
         self._crossing = False
         lane = Lane.PLANNER if self.beside else Lane.CONTROL
-        self._plan = GraphPlan("plan", self._call_plan, device, lane)
+        self._plan = GraphPlan("plan", self._call_plan, device, lane, policy.may_run_plain)
         self._adopt = GraphPlan("adopt", self._call_adopt, device)
         self._act = GraphPlan("act", self._call_act, device)
         self._shapes = {shape.name: shape for shape in policy.act_shapes()}
@@ -212,6 +216,9 @@ class Engine:
             name: GraphPlan(name, functools.partial(self._call_shape, name), device)
             for name in self._shapes
         }
+        self.task: Callable[[], str] = str
+        self._task_inputs = policy.task_inputs()
+        self._task_written: str | None = None
 
     def _call_plan(self) -> None:
         self.policy.plan(self._plan_state, self._plan_inputs, self.arena.outputs)
@@ -271,8 +278,25 @@ class Engine:
     def write_inputs(self, checked: Checked) -> None:
         """Writes all observations into the input section: one copy, on the control lane."""
         self._await_crossing()
+        if self._task_inputs:
+            self._write_task(checked)
         self._writer.write(checked)
         self._cross(self.arena.input_section, self.arena.mirror)
+
+    def _write_task(self, checked: Checked) -> None:
+        task = self.task()
+        if task == self._task_written and not self.policy.task_observes:
+            return
+        seen = {slot.port.key: array for slot, array in checked}
+        encoded = self.policy.encode_task(task, seen)
+        for name in self._task_inputs:
+            self.arena.mirrors[name].copy_(encoded[name])
+        self._task_written = task
+
+    @property
+    def plain(self) -> str:
+        """Why the plan is called rather than captured; empty if it is captured."""
+        return self._plan.plain
 
     def _await_crossing(self) -> None:
         # The mirror may be written once its last copy is through. After an act it is.

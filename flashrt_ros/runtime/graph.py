@@ -6,8 +6,9 @@ from collections.abc import Callable
 
 import torch
 
-from flashrt_ros.errors import NotConfiguredError
+from flashrt_ros.errors import CaptureError, NotConfiguredError
 from flashrt_ros.runtime.device import Device, Lane, Replay
+from flashrt_ros.runtime.host_read import first_obstacle
 
 
 class GraphPlan:
@@ -16,16 +17,24 @@ class GraphPlan:
     Attributes:
         name: ``plan``, ``adopt`` or ``act``; used in messages.
         lane: Where it is warmed up and captured.
+        plain: Why it is called rather than replayed, one line; empty if it is captured.
     """
 
     def __init__(
-        self, name: str, fn: Callable[[], None], device: Device, lane: Lane = Lane.CONTROL
+        self,
+        name: str,
+        fn: Callable[[], None],
+        device: Device,
+        lane: Lane = Lane.CONTROL,
+        may_run_plain: bool = False,
     ) -> None:
         self.name = name
         self.lane = lane
         self._fn = fn
         self._device = device
         self._replay: Replay | None = None
+        self._may_run_plain = may_run_plain
+        self.plain = ""
 
     def prepare(self, warm_up: int = 3, before: Callable[[], None] | None = None) -> None:
         """Warms up and captures; the buffers hold garbage afterwards.
@@ -33,9 +42,25 @@ class GraphPlan:
         Args:
             warm_up: Calls before the capture; on CUDA at least one is made.
             before: Called before each of these, to put back what the calls change.
+
+        Raises:
+            CaptureError: It cannot be captured, and may not run without.
         """
+        before = before or _nothing
         with self._device.bind(self.lane), torch.no_grad():
-            self._replay = self._device.compile(self._fn, warm_up, before or _nothing)
+            if self._may_run_plain and self._device.captures:
+                # Looked for first: a capture that fails leaves torch's allocator in disorder.
+                before()
+                self.plain = first_obstacle(self._fn, self._device.torch_device)
+            if not self.plain:
+                try:
+                    self._replay = self._device.compile(self._fn, warm_up, before)
+                except CaptureError as error:
+                    if not self._may_run_plain:
+                        raise
+                    self.plain = str(error)
+            if self.plain:
+                self._replay = self._device.plain(self._fn)
             self._device.synchronize()
 
     def replay(self) -> None:

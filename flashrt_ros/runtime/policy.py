@@ -10,8 +10,9 @@ import abc
 import enum
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import Any, ClassVar
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -155,6 +156,14 @@ class Policy(abc.ABC):
     """Most replays of ``act`` for one control step. Above 1, ``act`` writes ``act.left``, which
     the runtime reads after each: so the device decides how much work a step is, and waits for
     nothing. The action is that of the last replay."""
+    may_run_plain: bool = False
+    """Whether ``plan`` may be called instead of replayed where it cannot be captured.
+
+    Such a call keeps to the lane and its order of execution, but may wait for the device, and
+    takes the host's time. ``adopt`` and ``act`` are always captured.
+    """
+    task_observes: bool = False
+    """Whether ``encode_task`` reads observations, so that it is called at each of them."""
 
     @abc.abstractmethod
     def config(self) -> Mapping[str, object]:
@@ -189,6 +198,39 @@ class Policy(abc.ABC):
     def act_shapes(self) -> tuple[ActShape, ...]:
         """Returns further acts, each captured; none by default."""
         return ()
+
+    def task_inputs(self) -> tuple[str, ...]:
+        """Input buffers that hold the task text as ``encode_task`` gives it; none by default.
+
+        The runtime writes them with the observation, from the host record's task: another task
+        needs no capture, and a capsule brings its own back.
+        """
+        return ()
+
+    def encode_task(
+        self, task: str, observations: Mapping[str, np.ndarray[Any, Any] | None]
+    ) -> Mapping[str, torch.Tensor]:
+        """Returns what each of ``task_inputs`` holds for a task; runs on the host.
+
+        Args:
+            task: The text, empty where none was given.
+            observations: Port key to its value, None for one that is left out; empty where only
+                the text is to be judged. To be read only with ``task_observes``.
+
+        Returns:
+            Buffer name to a tensor of its shape and dtype, on the CPU.
+
+        Raises:
+            InvalidArgumentError: The policy cannot take this text.
+        """
+        return {}
+
+    def probe(self, device: torch.device) -> None:
+        """Called once before anything is captured, with the module on its device; may refuse.
+
+        Raises:
+            FlashRTError: The policy is not what it says.
+        """
 
     def plan(self, state: Buffers, inputs: Buffers, outputs: Buffers) -> None:
         """Predicts a chunk from the observation into an output buffer; see ``PlanKind``."""

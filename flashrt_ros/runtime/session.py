@@ -111,6 +111,7 @@ class PolicySession(Planning):
         )
         self.forecast.check()
         policy.module().to(opened.torch_device).eval()
+        policy.probe(opened.torch_device)
         engine = Engine(policy, self.layout, opened, preview_sets)
         rows_bytes = self.forecast.row_pool_bytes
         pool = SlotPool(opened, self.layout.fixed_bytes, store_bytes - rows_bytes)
@@ -143,6 +144,7 @@ class PolicySession(Planning):
             seed,
         )
         self._engine = engine
+        engine.task = lambda: self.host.task
         key = next(slot for slot in self.layout.state if slot.spec.name == noise.KEY)
         spare = engine.arena.memory.sets
         self._noise_keys = tuple(key.view(each.fixed) for each in spare)
@@ -156,6 +158,22 @@ class PolicySession(Planning):
         self.state_bytes()
         if self._plans_chunk:
             self.device.to_host(self.arena.state[CHUNK])
+
+    @property
+    def plain(self) -> str:
+        """Why the plan is called rather than captured, one line; empty if it is captured."""
+        return self._engine.plain
+
+    def check_task(self, task: str) -> str:
+        """Returns ``task`` if the policy can take it.
+
+        Raises:
+            InvalidArgumentError: It is too long, or the policy cannot encode it.
+        """
+        task = super().check_task(task)
+        if self.policy.task_inputs():
+            self.policy.encode_task(task, {})
+        return task
 
     def step(
         self, observations: Mapping[str, object], delay: int = 0, plan_ahead: int | None = None

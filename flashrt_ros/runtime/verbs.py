@@ -55,7 +55,7 @@ class Verbs(Moves):
         """
         self._check_present()
         arena = self.arena
-        task = check_task(task or "")
+        task = self.check_task(task or "")
         episode = self.host.episode + 1
         if seed is not None:
             key = noise.check_seed(seed)
@@ -71,6 +71,14 @@ class Verbs(Moves):
         self._ring.keep(())
         self._overtake()
         return self.generation
+
+    def check_task(self, task: str) -> str:
+        """Returns a text that may become the task.
+
+        Raises:
+            InvalidArgumentError: It is too long.
+        """
+        return check_task(task)
 
     def snapshot(
         self,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import torch
 
+from flashrt_ros.policies.walk import changes
 from flashrt_ros.runtime.buffers import ROWS_LENGTH
 from flashrt_ros.testing.rig import Moment, Rig, difference
 from flashrt_ros.testing.subject import Subject
-from flashrt_ros.testing.walk import changes
 
 
 def reset(subject: Subject) -> list[str]:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from flashrt_ros.policies.walk import tensor_digest
 from flashrt_ros.runtime.buffers import RowSlot, Slot
 from flashrt_ros.runtime.noise import KEY, as_signed
 from flashrt_ros.runtime.session import PolicySession
 from flashrt_ros.testing.episode import Observation
 from flashrt_ros.testing.rig import ACTION, Moment, Rig, Saved, difference, digests, part
 from flashrt_ros.testing.subject import Subject
-from flashrt_ros.testing.walk import tensor_digest
 
 _CUTS = 6
 _DONORS = 4

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
 import torch
 
 from flashrt_ros.errors import SpecError
+from flashrt_ros.policies.walk import tensor_digest
 from flashrt_ros.runtime.buffers import (
     ROWS_LENGTH,
     Arena,
@@ -22,11 +25,12 @@ from flashrt_ros.runtime.graph import GraphPlan
 from flashrt_ros.runtime.noise import COUNTER, KEY, as_signed
 from flashrt_ros.runtime.policy import ACT_LEFT, PlanKind, Policy
 from flashrt_ros.testing.episode import Observation
-from flashrt_ros.testing.walk import tensor_digest
 
 Moment = dict[str, str]
 """After one control step: name to digest of every state buffer, and of ``ACTION``."""
 ACTION = "the action"
+TASK = ""
+"""The task text of every episode."""
 
 
 def difference(expected: Sequence[Moment], found: Sequence[Moment]) -> str:
@@ -104,9 +108,8 @@ class Rig:
         self._beside = policy.plan_kind is PlanKind.BESIDE
         # Beside the control thread the inputs belong to the plan: adopt may find any in them, and
         # so may act, unless it reads some of its own.
-        self._planner_inputs = [
-            self.inputs[port.buffer] for port in policy.ports().observations if self._beside
-        ]
+        seen = [*(port.buffer for port in policy.ports().observations), *policy.task_inputs()]
+        self._planner_inputs = [self.inputs[name] for name in seen if self._beside]
         self._act_observes = policy.act_observes or not self._beside
         self.cursor = policy.n_action_steps
         self.watch: Callable[[str, bool], None] | None = None
@@ -117,7 +120,12 @@ class Rig:
             calls["adopt"] = lambda: policy.adopt(*buffers)
         self._calls = calls
         if captured:
-            plans = {name: GraphPlan(name, call, device) for name, call in calls.items()}
+            plans = {
+                name: GraphPlan(
+                    name, call, device, may_run_plain=name == "plan" and policy.may_run_plain
+                )
+                for name, call in calls.items()
+            }
             self.reset()
             initial = self.fixed.clone()
             device.synchronize()
@@ -232,6 +240,10 @@ class Rig:
     def _observe(self, observation: Observation) -> None:
         for port in self._policy.ports().observations:
             self.inputs[port.buffer].copy_(observation[port.key])
+        if self._policy.task_inputs():
+            seen = {key: _array(value) for key, value in observation.items()}
+            for name, value in self._policy.encode_task(TASK, seen).items():
+                self.inputs[name].copy_(value)
 
     def _fill_rows(self, garbage: torch.Generator | None) -> None:
         """Rows that are not committed are scratch."""
@@ -244,6 +256,10 @@ class Rig:
         for tensor in tensors:
             raw_N = tensor.reshape(-1).view(torch.uint8)
             raw_N.copy_(torch.randint(0, 256, raw_N.shape, dtype=torch.uint8, generator=garbage))
+
+
+def _array(value: torch.Tensor) -> np.ndarray[Any, Any]:
+    return (value.float() if value.dtype == torch.bfloat16 else value).cpu().numpy()
 
 
 def part(saved: Saved, slot: Slot | RowSlot) -> torch.Tensor:

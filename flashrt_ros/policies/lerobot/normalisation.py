@@ -48,6 +48,10 @@ class CheckpointNormaliser(nn.Module):
         assert isinstance(found, Normaliser)
         return found
 
+    def has(self, name: str) -> bool:
+        """Whether an input of that name is normalised here."""
+        return name in self._places
+
     def normalise(self, name: str, x: torch.Tensor) -> torch.Tensor:
         """An input in the units of its port, in the network's range; same shape."""
         return self.of(name).normalise(x)

@@ -62,12 +62,14 @@ class Device(abc.ABC):
         name: ``cpu``, ``cuda:0`` and the like.
         torch_device: The same for torch.
         findings: What was found when the device was opened, warnings included.
+        captures: Whether ``compile`` captures, rather than hands back what it is given.
         workspace_bytes: Memory that kernels take for themselves, as an estimate.
     """
 
     name: str
     torch_device: torch.device
     findings: tuple[Finding, ...] = ()
+    captures: bool = False
     workspace_bytes: int = 0
 
     @abc.abstractmethod
@@ -143,7 +145,18 @@ class Device(abc.ABC):
             fn: Writes in place, neither waits nor copies from unpinned host memory.
             warm_up: Calls before the capture; on CUDA at least one is made.
             before: Called before each of these, to put back what ``fn`` has changed.
+
+        Raises:
+            CaptureError: ``fn`` cannot be captured; names the operation.
         """
+
+    def plain(self, fn: Callable[[], None]) -> Replay:
+        """Returns ``fn`` to be called at each replay, for what may run without a capture.
+
+        It runs on the lane that is bound, in order with its work, and may wait for it.
+        """
+        replay: Replay = torch.no_grad()(fn)
+        return replay
 
     @abc.abstractmethod
     def mark(self, lane: Lane) -> None:

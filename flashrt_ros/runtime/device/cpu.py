@@ -72,8 +72,7 @@ class CpuDevice(Device):
         for _ in range(warm_up):
             before()
             fn()
-        replay: Replay = torch.no_grad()(fn)
-        return replay
+        return self.plain(fn)
 
     def mark(self, lane: Lane) -> None:
         """See ``Device.mark``."""

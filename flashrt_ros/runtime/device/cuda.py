@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from flashrt_ros.errors import FlashRTError, InternalError, NoMemoryError
+from flashrt_ros.errors import CaptureError, FlashRTError, InternalError, NoMemoryError
 from flashrt_ros.hardware.memory import Memory, available_bytes
+from flashrt_ros.runtime import host_read
 from flashrt_ros.runtime.device.base import Device, Lane, Pair, Pieces, Replay
 from flashrt_ros.runtime.device.mapped_state import MappedState
 from flashrt_ros.runtime.device.state_memory import CopiedState, StateMemory
@@ -46,6 +47,7 @@ class CudaDevice(Device):
         integrated: The GPU shares its memory with the host.
     """
 
+    captures = True
     integrated = False
     # cuBLAS keeps one for each stream that computes, 32 MiB on recent GPUs.
     workspace_bytes = len((Lane.CONTROL, Lane.PLANNER)) * (32 << 20)
@@ -206,13 +208,32 @@ class CudaDevice(Device):
             stream.synchronize()
             graph = torch.cuda.CUDAGraph()
             # Another session's thread may allocate meanwhile, which a global capture forbids.
-            with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
-                fn()
+            try:
+                with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
+                    fn()
+            except RuntimeError as error:
+                raise CaptureError(
+                    f"{self.name}: a plan cannot be captured: {host_read.place_of(error)}: {error}"
+                ) from error
             stream.synchronize()
         finally:
             torch.backends.cudnn.benchmark = benchmark
         replay: Replay = graph.replay
         return replay
+
+    def plain(self, fn: Callable[[], None]) -> Replay:
+        """See ``Device.plain``; kernels are chosen as in a capture, without a search."""
+
+        @torch.no_grad()
+        def call() -> None:
+            benchmark = torch.backends.cudnn.benchmark
+            torch.backends.cudnn.benchmark = False
+            try:
+                fn()
+            finally:
+                torch.backends.cudnn.benchmark = benchmark
+
+        return call
 
     def mark(self, lane: Lane) -> None:
         """See ``Device.mark``."""
