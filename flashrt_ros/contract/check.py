@@ -67,14 +67,17 @@ def cautions(contract: Contract) -> tuple[str, ...]:
     """What the contract allows and a careful reader would ask about; for logs and ``doctor``."""
     found: list[str] = []
     for output in contract.actions:
-        for key, given in (("limits", output.limits), ("max_step", output.max_step)):
-            if missing := [name for name in output.names if name not in given]:
+        for key, names, given in (
+            ("limits", output.limit_names, output.limits),
+            ("max_step", output.step_names, output.max_step),
+        ):
+            if missing := [name for name in names if name not in given]:
                 found.append(f"{output.path}.{key}: none for {', '.join(missing)}")
-        if output.field != "position" and output.on_miss == "hold":
+        if not output.is_place and output.on_miss == "hold":
             found.append(
                 f"{output.path}.on_miss: hold repeats a {output.field} while no action is there"
             )
-    positions = {i for o in contract.actions if o.field == "position" for i in o.index}
+    positions = {i for o in contract.actions if o.is_place for i in o.index}
     checked = set(contract.start.index) if contract.start else set()
     if unchecked := sorted(positions - checked):
         found.append(f"start: the first command is not checked for action elements {unchecked}")

@@ -12,7 +12,8 @@ from flashrt_ros.contract.definitions import require_type
 from flashrt_ros.contract.image.entry import read_camera_info, read_image
 from flashrt_ros.contract.image.schema import KEYS as IMAGE_KEYS
 from flashrt_ros.contract.input_types import INPUT_TYPES, input_field, is_stamped
-from flashrt_ros.contract.messages import OUTPUT_TYPES
+from flashrt_ros.contract.messages import GRIPPER, OUTPUT_TYPES
+from flashrt_ros.contract.pose import FORMS, MEASURED, POSE, POSITION, ROTATION, form_of
 from flashrt_ros.contract.schema import KEYS, History, Observation, Output, Part, Qos, Start
 from flashrt_ros.contract.section import Section, as_number
 from flashrt_ros.contract.stop import QOS as STOP_QOS
@@ -191,6 +192,27 @@ def _positive_by_name(section: Section, key: str, names: tuple[str, ...]) -> dic
     return found
 
 
+def _rotation(section: Section, field: str, names: tuple[str, ...]) -> str:
+    """How a pose's rotation is written; empty for anything but a pose."""
+    if field != "pose":
+        if section.has("rotation"):
+            section.fail("rotation", "this key for poses only", section.raw("rotation", ""))
+        return ""
+    rotation = section.text("rotation", choices=tuple(FORMS))
+    if form_of(rotation, names) is None:
+        forms = " or ".join(f"[x, y, z, {', '.join(form)}]" for form in FORMS[rotation])
+        section.fail("names", f"for {rotation} the names {forms}, in any order", list(names))
+    if not section.text("frame_id", ""):
+        section.fail("frame_id", "the frame that the pose is in", section.raw("frame_id", "", ""))
+    if section.has("max_step") and not isinstance(section.raw("max_step", ""), Mapping):
+        section.fail(
+            "max_step",
+            f"a mapping by name ({', '.join(POSITION)} in metres, {ROTATION} in radians)",
+            section.raw("max_step", ""),
+        )
+    return rotation
+
+
 def _limits(section: Section, names: tuple[str, ...]) -> dict[str, tuple[float, float]]:
     limits: dict[str, tuple[float, float]] = {}
     for name, pair in section.by_name("limits", names).items():
@@ -219,16 +241,24 @@ def read_output(section: Section, period_s: float) -> Output:
     for name in names:
         if kind.labels and name not in kind.labels:
             section.fail("names", f"names among {', '.join(kind.labels)}", name)
+    if kind.count and len(names) != kind.count:
+        section.fail("names", f"{kind.count} name for a {type_name}", list(names))
+    rotation = _rotation(section, field, names)
     on_miss = section.text("on_miss", "stop", ("hold", "zeros", "stop"))
-    if on_miss == "zeros" and field == "position":
+    if on_miss == "zeros" and field in ("position", "pose"):
         section.fail(
-            "on_miss", "hold or stop for positions", on_miss, "a zero would be a position to go to"
+            "on_miss",
+            f"hold or stop for {field}s",
+            on_miss,
+            "a zero would be a position to go to",
         )
     if section.has("time_from_start_s") and not kind.timed:
         section.fail("time_from_start_s", f"no such key for {type_name}", "time_from_start_s")
+    if section.has("max_effort") and type_name != GRIPPER:
+        section.fail("max_effort", f"no such key for {type_name}", "max_effort")
     if section.has("frame_id") and not kind.stamped:
         section.fail("frame_id", f"no such key for {type_name}, it has no header", "frame_id")
-    return Output(
+    output = Output(
         topic=_topic(section),
         type=type_name,
         field=field,
@@ -236,15 +266,50 @@ def read_output(section: Section, period_s: float) -> Output:
         index=section.indices("index", range(len(names)), len(names)),
         elements=_elements(section, len(names)),
         unit=section.text("unit", ""),
-        limits=_limits(section, names),
-        max_step=_positive_by_name(section, "max_step", names),
         on_limit=section.text("on_limit", "clamp", ("clamp", "refuse")),
         on_miss=on_miss,
+        rotation=rotation,
         frame_id=section.text("frame_id", ""),
+        max_effort=section.number("max_effort", 0.0, least=0.0),
         time_from_start_s=section.number("time_from_start_s", period_s, above=0.0, most=3600.0),
         qos=_qos(section, COMMAND_QOS),
         path=section.path,
     )
+    return dataclasses.replace(
+        output,
+        limits=_limits(section, output.limit_names),
+        max_step=_positive_by_name(section, "max_step", output.step_names),
+    )
+
+
+def _measured_pose(section: Section, measured: Part, places: list[Output]) -> Output | None:
+    """The output whose pose ``measured`` is; None where it is one of single positions."""
+    poses = [output for output in places if output.is_pose]
+    if not poses:
+        return None
+    if section.has("index"):
+        given = section.indices("index", ())
+        poses = [output for output in poses if set(given) & set(output.index)]
+        if not poses:
+            return None
+        if set(given) != set(poses[0].index):
+            found = list(given)
+            section.fail("index", f"all elements of one pose, {list(poses[0].index)}", found)
+    if tuple(MEASURED.get(name, "") for name in measured.names) != POSE:
+        section.fail(
+            "measured.names",
+            f"the pose that {poses[0].path} commands: [{', '.join(POSE)}], or their paths "
+            "position.x to orientation.w, in this order",
+            list(measured.names),
+            "`index` says which other elements are checked instead",
+        )
+    if measured.frame_id != poses[0].frame_id:
+        section.fail(
+            "measured.frame_id",
+            f"{poses[0].frame_id!r}, the frame of the command: nothing is transformed",
+            measured.frame_id,
+        )
+    return poses[0]
 
 
 def read_start(
@@ -258,7 +323,7 @@ def read_start(
     value: Any = top.raw("start", "", None)
     if value == "unchecked":
         return None
-    positions = [output for output in actions if output.field == "position"]
+    positions = [output for output in actions if output.is_place]
     if value is None and not positions:
         return None
     if value is None:
@@ -272,13 +337,17 @@ def read_start(
     ours = section.section("measured", KEYS["part"])
     same = [p for o in observations for p in o.parts if p.topic == ours.text("topic")]
     measured = _part(ours, same[0].qos if same else Qos())
-    distances = _positive_by_name(section, "max_distance", measured.names)
-    if missing := [name for name in measured.names if name not in distances]:
+    by_index = {i: output for output in actions for i in output.index}
+    pose = _measured_pose(section, measured, positions)
+    checked = (*POSITION, ROTATION) if pose is not None else measured.names
+    distances = _positive_by_name(section, "max_distance", checked)
+    if missing := [name for name in checked if name not in distances]:
         section.fail("max_distance", f"a distance for {', '.join(missing)}", distances)
     count = len(measured.names)
-    index = section.indices("index", range(count), count)
-    by_index = {i: output for output in actions for i in output.index}
-    for i, name in zip(index, measured.names, strict=True):
+    index = section.indices("index", range(count), count) if pose is None else pose.index
+    for i, name in zip(index, measured.names, strict=pose is None):
+        if pose is not None:
+            break
         if i not in by_index or by_index[i].field != "position":
             found = by_index[i].field if i in by_index else "no output at all"
             section.fail("index", f"for {name} an action element that is a position", found)
@@ -298,11 +367,14 @@ def read_start(
                     )
     # For messages; without a unit of its own the measured part has the command's.
     measured = dataclasses.replace(measured, unit=measured.unit or by_index[index[0]].unit)
+    if pose is not None:
+        measured = dataclasses.replace(measured, unit="")  # metres and radians
     ages = [o.max_age_ms for o in observations if measured.topic in o.topics]
     return Start(
         measured=measured,
         index=index,
         max_distance=distances,
+        pose=pose,
         ramp_s=section.number("ramp_s", 0.0, least=0.0, most=60.0),
         max_age_ms=section.number("max_age_ms", min(ages, default=100.0), above=0.0),
     )

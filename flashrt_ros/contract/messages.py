@@ -18,6 +18,7 @@ from flashrt_ros.contract.schema import Output
 Fields = dict[str, Any]
 Values = npt.NDArray[np.float64]
 
+GRIPPER = "control_msgs/msg/GripperCommand"
 JOINT_FIELDS = ("position", "velocity", "effort")
 
 
@@ -30,6 +31,7 @@ class OutputType:
             velocities to positions where the type has room for them.
         fields: What the values may be.
         labels: Names that the type fixes, else empty.
+        count: Names that it needs; 0: any number.
         stamped: Whether it has a header.
         timed: Whether ``time_from_start_s`` applies.
     """
@@ -37,6 +39,7 @@ class OutputType:
     encode: Callable[[Output, Values, int, bool], Fields]
     fields: tuple[str, ...] = JOINT_FIELDS
     labels: tuple[str, ...] = ()
+    count: int = 0
     stamped: bool = True
     timed: bool = False
 
@@ -89,12 +92,39 @@ def _float64_multi_array(output: Output, values: Values, stamp_ns: int, resting:
     return {"layout": {"dim": [], "data_offset": 0}, "data": [float(value) for value in values]}
 
 
-def _twist_stamped(output: Output, values: Values, stamp_ns: int, resting: bool) -> Fields:
+def _float64(output: Output, values: Values, stamp_ns: int, resting: bool) -> Fields:
+    return {"data": float(values[0])}
+
+
+def _gripper_command(output: Output, values: Values, stamp_ns: int, resting: bool) -> Fields:
+    return {"position": float(values[0]), "max_effort": output.max_effort}
+
+
+def _pose_stamped(output: Output, values: Values, stamp_ns: int, resting: bool) -> Fields:
+    x, y, z, qx, qy, qz, qw = (float(value) for value in values)
+    return {
+        "header": _header(output, stamp_ns),
+        "pose": {
+            "position": {"x": x, "y": y, "z": z},
+            "orientation": {"x": qx, "y": qy, "z": qz, "w": qw},
+        },
+    }
+
+
+def _twist(output: Output, values: Values, stamp_ns: int, resting: bool) -> Fields:
     twist = {part: dict.fromkeys(("x", "y", "z"), 0.0) for part in ("linear", "angular")}
     for name, value in zip(output.names, values, strict=True):
         part, axis = name.split(".")
         twist[part][axis] = float(value)
+    return twist
+
+
+def _twist_stamped(output: Output, values: Values, stamp_ns: int, resting: bool) -> Fields:
+    twist = _twist(output, values, stamp_ns, resting)
     return {"header": _header(output, stamp_ns), "twist": twist}
+
+
+_TWIST_LABELS = tuple(f"{part}.{axis}" for part in ("linear", "angular") for axis in "xyz")
 
 
 OUTPUT_TYPES: Mapping[str, OutputType] = {
@@ -104,7 +134,13 @@ OUTPUT_TYPES: Mapping[str, OutputType] = {
     "geometry_msgs/msg/TwistStamped": OutputType(
         _twist_stamped,
         fields=("twist",),
-        labels=tuple(f"{part}.{axis}" for part in ("linear", "angular") for axis in "xyz"),
+        labels=_TWIST_LABELS,
     ),
+    "geometry_msgs/msg/Twist": OutputType(
+        _twist, fields=("twist",), labels=_TWIST_LABELS, stamped=False
+    ),
+    "geometry_msgs/msg/PoseStamped": OutputType(_pose_stamped, fields=("pose",)),
+    "std_msgs/msg/Float64": OutputType(_float64, count=1, stamped=False),
+    GRIPPER: OutputType(_gripper_command, fields=("position",), count=1, stamped=False),
 }
 """Every message type that a command can leave in."""

@@ -13,11 +13,14 @@ import numpy.typing as npt
 
 from flashrt_ros.contract.contract import Contract
 from flashrt_ros.contract.messages import OUTPUT_TYPES, Fields, Values
+from flashrt_ros.contract.pose import POSE, ROTATION, PoseForm, angle, turn
 from flashrt_ros.contract.schema import Output
+from flashrt_ros.contract.start import measured_pose
 from flashrt_ros.errors import ContractError
 
 Commands = Mapping[str, Values]
-"""Topic to the values of its command, in the order of the output's names."""
+"""Topic to the values of its command: in the order of the output's names, or the seven numbers of
+a pose."""
 
 ROUNDING = 1e-6
 """Relative excess that ``refuse`` forgives: a float32 action cannot hit a decimal limit."""
@@ -47,7 +50,7 @@ class Command:
     Attributes:
         output: Where it goes.
         fields: Of the message, nested plain values.
-        values: The same as numbers, in the order of ``output.names``.
+        values: The same as numbers, see ``Commands``.
         repeat: True where it is sent again in each control step until fresh actions come, false
             where it is sent once and then nothing.
     """
@@ -77,6 +80,9 @@ class ActionShaper:
             for o in contract.actions
         }
         self._step = {o.topic: _column(o, o.max_step, np.inf) for o in contract.actions}
+        self._forms = {
+            o.topic: PoseForm(o.rotation, o.names) for o in contract.actions if o.is_pose
+        }
 
     def at_rest(self, measured: npt.ArrayLike | None) -> dict[str, Values]:
         """What stands for the last command before the first one.
@@ -85,15 +91,15 @@ class ActionShaper:
             measured: Positions in the order of ``start.measured.names``, or None.
 
         Returns:
-            For each output the measured positions, NaN for a position that is not measured, and
-            zeros for velocities, efforts and twists.
+            For each output the measured positions or pose, NaN for one that is not measured,
+            and zeros for velocities, efforts and twists.
 
         Raises:
             ContractError: Another number of positions than ``start.measured`` names.
         """
         action = np.full(self.size, np.nan)
         start = self.contract.start
-        if start is not None and measured is not None:
+        if start is not None and start.pose is None and measured is not None:
             values = np.asarray(measured, dtype=np.float64)
             if values.shape != (len(start.index),):
                 raise ContractError(
@@ -101,12 +107,20 @@ class ActionShaper:
                     f"({list(start.measured.names)}), found shape {values.shape}"
                 )
             action[list(start.index)] = values
-        return {
+        rest = {
             output.topic: action[self._index[output.topic]]
-            if output.field == "position"
+            if output.is_place
             else np.zeros(len(output.index))
             for output in self.contract.actions
         }
+        for output in self.contract.actions:
+            if output.is_pose:
+                rest[output.topic] = np.full(len(POSE), np.nan)
+        if start is not None and start.pose is not None and measured is not None:
+            pose, fault = measured_pose(measured)
+            if not fault:
+                rest[start.pose.topic] = pose
+        return rest
 
     def shape(self, action: npt.ArrayLike, last: Commands | None = None) -> Shaped:
         """Checks and limits one action.
@@ -132,12 +146,13 @@ class ActionShaper:
             wanted = values[self._index[output.topic]]
             before = None if last is None else last.get(output.topic)
             if before is None:
-                before = np.full(len(wanted), np.nan)
+                before = np.full(len(POSE) if output.is_pose else len(wanted), np.nan)
             given, words, reason = self._limit(output, wanted, before)
             if reason:
                 return Shaped({}, values, reason)
             commands[output.topic] = given
-            shaped[self._index[output.topic]] = given
+            form = self._forms.get(output.topic)
+            shaped[self._index[output.topic]] = given if form is None else form.elements(given)
             limited += words
         return Shaped(commands, shaped, "", tuple(limited))
 
@@ -148,11 +163,42 @@ class ActionShaper:
         bad = [n for n, v in zip(output.names, wanted, strict=True) if not np.isfinite(v)]
         if bad:
             return wanted, [], f"{output.topic}: non-finite action for {', '.join(bad)}"
+        if not output.is_pose:
+            return self._clip(output, wanted, before)
+        pose, fault = self._forms[output.topic].pose(wanted)
+        if fault:
+            return wanted, [], f"{output.topic}: {fault}"
+        position, words, reason = self._clip(output, pose[:3], before[:3])
+        if reason:
+            return wanted, [], reason
+        rotation, word = self._turn(output, pose[3:], before[3:])
+        if word and output.on_limit == "refuse":
+            return wanted, [], f"{output.topic}: refused, {word}"
+        return np.concatenate([position, rotation]), words + [word] * bool(word), ""
+
+    def _turn(self, output: Output, wanted: Values, before: Values) -> tuple[Values, str]:
+        """An orientation within its step from the last one, and what was changed."""
+        if not np.isfinite(before).all():
+            return wanted, ""
+        # Of the two quaternions of an orientation the one that a follower can blend with the last.
+        wanted = wanted if float(wanted @ before) >= 0.0 else -wanted
+        most, far = output.max_step.get(ROTATION, np.inf), angle(before, wanted)
+        if far <= most * (1.0 + ROUNDING):
+            return wanted, ""
+        words = f"{ROTATION} by {far:.6g} to {most:.6g} rad by max_step"
+        return turn(before, wanted, most / far), words
+
+    def _clip(
+        self, output: Output, wanted: Values, before: Values
+    ) -> tuple[Values, list[str], str]:
+        """Single numbers within limits and steps, as ``_limit``."""
         low, high, step = (table[output.topic] for table in (self._low, self._high, self._step))
         known = np.isfinite(before)
         floor = np.maximum(low, np.where(known, before - step, -np.inf))
         ceiling = np.minimum(high, np.where(known, before + step, np.inf))
-        for name, lowest, highest, b in zip(output.names, floor, ceiling, before, strict=True):
+        for name, lowest, highest, b in zip(
+            output.limit_names, floor, ceiling, before, strict=True
+        ):
             if lowest > highest:
                 return (
                     wanted,
@@ -176,7 +222,7 @@ class ActionShaper:
     def _words(
         self, output: Output, position: int, wanted: Values, given: Values, before: Values
     ) -> str:
-        name = output.names[position]
+        name = output.limit_names[position]
         low, high = output.limits.get(name, (-np.inf, np.inf))
         if not low <= wanted[position] <= high:
             why = f"limits {[low, high]}"
@@ -189,7 +235,7 @@ class ActionShaper:
 
         Args:
             output: One of the contract's actions.
-            values: ``(len(output.names),)``, in that order.
+            values: See ``Commands``.
             stamp_ns: ROS clock; unused where the type has no header, and for JointTrajectory.
         """
         numbers = np.asarray(values, dtype=np.float64)
@@ -206,9 +252,9 @@ class ActionShaper:
     def stop_messages(self, last: Commands | None, stamp_ns: int = 0) -> list[Command]:
         """The message that ends motion, for each output, sent once.
 
-        Positions: the ``last`` ones (sent or, from ``at_rest``, measured) with zero velocities
-        where the type has room for them; an output without finite last positions has none, since
-        any would be a guess. Velocities, efforts and twists: zeros.
+        Positions and poses: the ``last`` ones (sent or, from ``at_rest``, measured), with zero
+        velocities where the type has room for them; an output without finite last ones has none,
+        since any would be a guess. Velocities, efforts and twists: zeros.
         """
         return [c for o in self.contract.actions if (c := self._stop(o, last, stamp_ns))]
 
@@ -240,7 +286,7 @@ class ActionShaper:
 
     def _stop(self, output: Output, last: Commands | None, stamp_ns: int) -> Command | None:
         values: Values | None = np.zeros(len(output.names))
-        if output.field == "position":
+        if output.is_place:
             values = self._finite_last(output, last)
         if values is None:
             return None
@@ -249,4 +295,4 @@ class ActionShaper:
 
 
 def _column(output: Output, by_name: Mapping[str, float], default: float) -> Values:
-    return np.array([by_name.get(name, default) for name in output.names], dtype=np.float64)
+    return np.array([by_name.get(name, default) for name in output.limit_names], dtype=np.float64)

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from flashrt_ros.contract.image.schema import CameraInfo, ImagePart
+from flashrt_ros.contract.pose import POSITION, ROTATION
 from flashrt_ros.contract.qos import Qos
 from flashrt_ros.contract.stop import KEYS as STOP_KEYS
 from flashrt_ros.contract.task import KEYS as TASK_KEYS
@@ -78,7 +79,9 @@ KEYS: Mapping[str, tuple[str, ...]] = {
         "max_step",
         "on_limit",
         "on_miss",
+        "rotation",
         "frame_id",
+        "max_effort",
         "time_from_start_s",
         "qos",
     ),
@@ -208,7 +211,7 @@ class Output:
     Attributes:
         topic: As the contract writes it.
         type: Full type name such as ``trajectory_msgs/msg/JointTrajectory``.
-        field: ``position``, ``velocity``, ``effort`` or ``twist``.
+        field: ``position``, ``velocity``, ``effort``, ``twist`` or ``pose``.
         names: Names in the message, one for each index.
         index: Elements of the action vector.
         elements: The policy's own names for them; empty where it uses the same.
@@ -217,7 +220,9 @@ class Output:
         max_step: Largest change from one command to the next, by name.
         on_limit: ``clamp`` or ``refuse``.
         on_miss: ``hold``, ``zeros`` or ``stop``.
+        rotation: How the policy writes the rotation of a pose, see ``pose.FORMS``.
         frame_id: Of the message's header.
+        max_effort: Of a GripperCommand.
         time_from_start_s: Of a JointTrajectory's one point.
         qos: Of the publisher.
         path: Key path in the file, for messages.
@@ -234,10 +239,32 @@ class Output:
     max_step: Mapping[str, float] = dataclasses.field(default_factory=dict, hash=False)
     on_limit: str = "clamp"
     on_miss: str = "stop"
+    rotation: str = ""
     frame_id: str = ""
+    max_effort: float = 0.0
     time_from_start_s: float = 0.0
     qos: Qos = dataclasses.field(default_factory=lambda: Qos(reliability="reliable"))
     path: str = ""
+
+    @property
+    def is_pose(self) -> bool:
+        """Whether its values are the seven numbers of ``pose.POSE`` rather than the elements."""
+        return self.field == "pose"
+
+    @property
+    def is_place(self) -> bool:
+        """Whether its values are where to be: a zero would be a command to go somewhere."""
+        return self.field in ("position", "pose")
+
+    @property
+    def limit_names(self) -> tuple[str, ...]:
+        """What ``limits`` may name."""
+        return POSITION if self.is_pose else self.names
+
+    @property
+    def step_names(self) -> tuple[str, ...]:
+        """What ``max_step`` may name."""
+        return (*POSITION, ROTATION) if self.is_pose else self.names
 
 
 @dataclass(frozen=True)
@@ -249,6 +276,7 @@ class Start:
             ``index[i]`` moves.
         index: Elements of the action vector.
         max_distance: Largest allowed distance, by measured name, in ``measured.unit``.
+        pose: The output whose pose is measured, in place of single positions; None: none.
         ramp_s: Time over which a first command farther away is approached; 0: it is refused.
         max_age_ms: Oldest measurement that counts, steady clock.
     """
@@ -256,5 +284,6 @@ class Start:
     measured: Part
     index: tuple[int, ...]
     max_distance: Mapping[str, float] = dataclasses.field(hash=False)
+    pose: Output | None = None
     ramp_s: float = 0.0
     max_age_ms: float = 100.0

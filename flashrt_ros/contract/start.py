@@ -9,6 +9,8 @@ import numpy.typing as npt
 
 from flashrt_ros.contract.contract import Contract
 from flashrt_ros.contract.messages import Values
+from flashrt_ros.contract.pose import POSE, POSITION, ROTATION, PoseForm, angle, between
+from flashrt_ros.contract.schema import Output, Start
 from flashrt_ros.errors import ContractError
 
 LONGEST_LEAD_PERIODS = 2
@@ -46,6 +48,8 @@ def distance_fault(
     start = contract.start
     if start is None:
         return ""
+    if start.pose is not None:
+        return _pose_fault(start, start.pose, action, measured)
     names = start.measured.names
     if measured is None:
         return f"measured position unknown: expected {list(names)} on {start.measured.topic!r}"
@@ -65,6 +69,44 @@ def distance_fault(
         if not abs(w - p) <= start.max_distance[name]
     ]
     return "; ".join(faults)
+
+
+def _pose_fault(
+    start: Start, output: Output, action: npt.ArrayLike, measured: npt.ArrayLike | None
+) -> str:
+    """As ``distance_fault``: metres along each axis, and one angle."""
+    if measured is None:
+        return f"measured pose unknown: expected one on {start.measured.topic!r}"
+    here, fault = measured_pose(measured)
+    if fault:
+        return f"measured pose on {start.measured.topic!r}: {fault}"
+    elements = np.asarray(action, dtype=np.float64)[list(output.index)]
+    there, fault = PoseForm(output.rotation, output.names).pose(elements)
+    if fault:
+        return fault
+    away = [*np.abs(there[:3] - here[:3]).tolist(), angle(there[3:], here[3:])]
+    return "; ".join(
+        f"{name}: command is {distance:.6g} {'rad' if name == ROTATION else 'm'} from the "
+        f"measured pose, more than max_distance {start.max_distance[name]:.6g}"
+        for name, distance in zip((*POSITION, ROTATION), away, strict=True)
+        # Written so that a NaN counts as too far.
+        if not distance <= start.max_distance[name]
+    )
+
+
+def measured_pose(measured: npt.ArrayLike) -> tuple[Values, str]:
+    """A measured pose with a unit quaternion, and why it is none.
+
+    Raises:
+        ContractError: Not seven numbers.
+    """
+    values = np.array(measured, dtype=np.float64)
+    if values.shape != (len(POSE),):
+        raise ContractError(
+            f"measured pose: expected {len(POSE)} numbers ({', '.join(POSE)}), found shape "
+            f"{values.shape}"
+        )
+    return PoseForm("quaternion", POSE).pose(values)
 
 
 class StartGate:
@@ -115,6 +157,9 @@ class StartGate:
             finite = measured is not None and bool(
                 np.isfinite(np.asarray(measured, dtype=np.float64)).all()
             )
+            if start.pose is not None and finite:
+                # No way leads from a pose that is none.
+                finite = not measured_pose(np.asarray(measured))[1]
             if fault and not (start.ramp_s > 0.0 and finite and np.isfinite(values).all()):
                 return Admitted(None, fault)
             self._armed = False
@@ -134,5 +179,13 @@ class StartGate:
             self._from = None
             return Admitted(values)
         index = list(start.index)
-        values[index] = self._from + share * (values[index] - self._from)
+        if start.pose is None:
+            values[index] = self._from + share * (values[index] - self._from)
+            return Admitted(values, "", True)
+        form = PoseForm(start.pose.rotation, start.pose.names)
+        here, _ = measured_pose(self._from)
+        there, fault = form.pose(values[index])
+        # An action that is no pose goes on as it is: the shaper says what is wrong with it.
+        if not fault and bool(np.isfinite(there).all()):
+            values[index] = form.elements(between(here, there, share))
         return Admitted(values, "", True)
