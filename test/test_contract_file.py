@@ -52,7 +52,7 @@ def test_shipped_files_are_valid_and_fit_a_policy(path: Path) -> None:
     observations = tuple(Port(o.key, "x", o.shape) for o in contract.observations)
     size = 1 + max(i for output in contract.actions for i in output.index)
     contract.check(Ports(observations, Port("action", "action", (size,))))
-    assert all(output.limits.keys() == set(output.names) for output in contract.actions)
+    assert all(output.limits.keys() == set(output.limit_names) for output in contract.actions)
     assert contract.start is not None
 
 
