@@ -91,11 +91,15 @@ class Reference:
     def embed(self, tokens: list[int]) -> torch.Tensor:
         return self.weights["model.embed_tokens.weight"][tokens]
 
-    def drafts(self, tokens: list[int], count: int) -> list[int]:
-        """What the MTP head drafts behind ``tokens``, of which the last is not yet committed."""
+    def drafts(self, tokens: list[int], count: int) -> tuple[list[int], torch.Tensor]:
+        """What the MTP head drafts behind ``tokens``, of which the last is not yet committed.
+
+        Returns:
+            The drafts and the logits of each, ``(count, V)``.
+        """
         w, eps = self.part("mtp."), self.config.rms_norm_eps
         hidden = list(self.hidden(self.embed(tokens[:-1])))
-        tokens, found = list(tokens), []
+        tokens, found, rows = list(tokens), [], []
         for _ in range(count):
             # Pairs of a token's hidden values and the token that follows.
             pairs = torch.cat(
@@ -109,10 +113,11 @@ class Reference:
             x = pairs @ w["fc.weight"].T
             x = x + self._attention(_norm(x, layer["input_layernorm.weight"], eps), layer)
             x = _norm(x + self._feed_forward(x, layer), w["norm.weight"], eps)
-            found.append(int(self.logits(x[-1]).argmax()))
+            rows.append(self.logits(x[-1]))
+            found.append(int(rows[-1].argmax()))
             tokens.append(found[-1])
             hidden.append(x[-1])
-        return found
+        return found, torch.stack(rows)
 
     def greedy(self, tokens: list[int], count: int) -> list[int]:
         tokens = list(tokens)

@@ -32,6 +32,7 @@ class Run:
         self.state = self.arena.state
         self.decoder.reset_(self.state)
         self.logits = torch.empty(0)
+        self.all_logits: list[torch.Tensor] = []
 
     @property
     def length(self) -> int:
@@ -47,6 +48,7 @@ class Run:
 
     def choose(self, hidden_TD: torch.Tensor) -> torch.Tensor:
         self.logits = self.model.logits(hidden_TD)
+        self.all_logits.append(self.logits)
         return self.logits.argmax(-1)
 
     @torch.no_grad()
