@@ -189,8 +189,8 @@ def test_a_wrong_step(tmp_path: Path, file: str, change: Any, words: str) -> Non
     ("change", "words"),
     [
         (
-            lambda v: v["steps"].insert(3, {"registry_name": "relative_actions_processor"}),
-            r"steps\[3\] \(relative_actions_processor\): this step is not known here",
+            lambda v: v["steps"].insert(3, {"registry_name": "image_crop_resize_processor"}),
+            r"steps\[3\] \(image_crop_resize_processor\): this step is not known here",
         ),
         (lambda v: v["steps"].pop(3), "expected one step 'normalizer_processor'.*found 0"),
         (lambda v: v["steps"].append(v["steps"][3]), "'normalizer_processor'.*found 2"),

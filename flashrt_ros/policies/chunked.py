@@ -16,6 +16,7 @@ import torch
 from torch import nn
 
 from flashrt_ros.errors import InvalidArgumentError, SpecError
+from flashrt_ros.policies.relative import PLANNED, REFERENCE, RelativeActions
 from flashrt_ros.policies.splice import ACTIONS, COUNT, CURSOR, ENSEMBLE, Queue, Splice
 from flashrt_ros.runtime.buffers import BufferSpec, Role
 from flashrt_ros.runtime.engine import CONSUMED
@@ -23,7 +24,7 @@ from flashrt_ros.runtime.policy import Buffers, PlanKind, Policy, Port, Ports
 
 STAGING = "chunk.next"
 ACTION = "action"
-_OWN = (ACTIONS, CURSOR, ENSEMBLE, COUNT, STAGING, ACTION, CONSUMED)
+_OWN = (ACTIONS, CURSOR, ENSEMBLE, COUNT, STAGING, ACTION, CONSUMED, REFERENCE, PLANNED)
 
 
 class ChunkPredictor(abc.ABC):
@@ -142,6 +143,7 @@ class ChunkedPolicy(Policy):
             the splice plans in each step.
         splice: How chunks are joined; None is a ``Queue``.
         beside: Plans run beside the control steps although the splice would plan in each.
+        relative: What makes actions absolute that are relative to the state of the plan.
 
     Raises:
         InvalidArgumentError: ``n_action_steps``, ``plan_kind`` or ``beside`` is out of range.
@@ -154,6 +156,7 @@ class ChunkedPolicy(Policy):
         n_action_steps: int | None = None,
         splice: Splice | None = None,
         beside: bool = False,
+        relative: RelativeActions | None = None,
     ) -> None:
         splice = splice or Queue()
         if beside and predictor.plan_kind is not PlanKind.BESIDE:
@@ -188,6 +191,7 @@ class ChunkedPolicy(Policy):
             )
         self._predictor = predictor
         self._splice = splice
+        self._relative = relative
         self.plan_kind = PlanKind.ADVANCES if each_step else predictor.plan_kind
         self.act_observes = predictor.observes
         self.may_run_plain = predictor.may_run_plain
@@ -195,9 +199,13 @@ class ChunkedPolicy(Policy):
         self.chunk_size = predictor.chunk_size
         self.n_action_steps = steps
         self._module: nn.Module = predictor.module()
-        constants = splice.module()
-        if constants is not None:
-            self._module = nn.ModuleDict({"predictor": self._module, "splice": constants})
+        constants = {
+            "splice": splice.module(),
+            "relative": None if relative is None else relative.module(),
+        }
+        parts = {name: part for name, part in constants.items() if part is not None}
+        if parts:
+            self._module = nn.ModuleDict({"predictor": self._module, **parts})
 
     @property
     def family(self) -> str:  # type: ignore[override]
@@ -210,6 +218,7 @@ class ChunkedPolicy(Policy):
             "type": "chunked",
             "n_action_steps": self.n_action_steps,
             **self._splice.config(),
+            **({} if self._relative is None else {"relative": dict(self._relative.config())}),
             "predictor": dict(self._predictor.config()),
         }
 
@@ -225,6 +234,7 @@ class ChunkedPolicy(Policy):
         return (
             *self._predictor.layout(),
             *self._splice.layout(chunk, action.unit),
+            *(() if self._relative is None else self._relative.layout()),
             BufferSpec(CONSUMED, (1,), torch.int64, Role.INPUT, "rows"),
             BufferSpec(STAGING, chunk, torch.float32, Role.OUTPUT, unit),
             BufferSpec(ACTION, action.shape, torch.float32, Role.OUTPUT, action.unit),
@@ -251,27 +261,40 @@ class ChunkedPolicy(Policy):
     def reset_(self, state: Buffers) -> None:
         """Empties the queue and resets the predictor."""
         self._splice.reset_(state)
+        if self._relative is not None:
+            self._relative.reset_(state)
         self._predictor.reset_(state)
 
     def plan(self, state: Buffers, inputs: Buffers, outputs: Buffers) -> None:
         """Predicts the next chunk; see ``Policy.plan``."""
         chunk_HA = outputs[STAGING]
         self._predictor.predict(state, inputs, chunk_HA, outputs)
+        if self._relative is not None:
+            self._relative.take_in_(inputs, outputs)
         if not self._splice.normalised:
-            restored_HA = self._predictor.restore(chunk_HA)
+            restored_HA = self._restore(chunk_HA, outputs, PLANNED)
             if restored_HA is not chunk_HA:
                 chunk_HA.copy_(restored_HA)
 
     def adopt(self, state: Buffers, inputs: Buffers, outputs: Buffers) -> None:
         """Joins the planned chunk to the present one; see ``Splice.join_``."""
         self._splice.join_(state, outputs[STAGING], inputs[CONSUMED])
+        if self._relative is not None:
+            self._relative.adopt_(state, outputs)
         self._predictor.adopt_(state, outputs)
 
     def act(self, state: Buffers, inputs: Buffers, outputs: Buffers) -> None:
         """Takes the next action; a predictor with a history then takes the observation."""
         taken_A = self._splice.take_(state)
         if self._splice.normalised:
-            taken_A = self._predictor.restore(taken_A)
+            taken_A = self._restore(taken_A, state, REFERENCE)
         outputs[ACTION].copy_(taken_A)
         if self.act_observes:
             self._predictor.observe_(state, inputs)
+
+    def _restore(self, actions: torch.Tensor, buffers: Buffers, reference: str) -> torch.Tensor:
+        """Actions ``(..., A)`` in the network's range, in the units of the port and absolute."""
+        restored = self._predictor.restore(actions)
+        if self._relative is None:
+            return restored
+        return self._relative.absolute(restored, buffers[reference])

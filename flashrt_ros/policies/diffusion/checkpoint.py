@@ -19,6 +19,7 @@ from flashrt_ros.policies.diffusion.unet import UnetConfig
 from flashrt_ros.policies.lerobot.checkpoint import LeRobotCheckpoint
 from flashrt_ros.policies.lerobot.feature import ENVIRONMENT, STATE, Feature, Kind
 from flashrt_ros.policies.lerobot.normalisation import make_normaliser
+from flashrt_ros.policies.lerobot.relative import read_relative
 from flashrt_ros.policies.lerobot.settings import Settings
 from flashrt_ros.policies.lerobot.weights import check_fit, load_into
 from flashrt_ros.policies.resnet import STAGES
@@ -38,7 +39,8 @@ def make(checkpoint: LeRobotCheckpoint) -> ChunkedPolicy:
             it.
     """
     predictor = make_predictor(checkpoint)
-    return ChunkedPolicy(predictor, predictor.n_action_steps)
+    relative = read_relative(checkpoint)
+    return ChunkedPolicy(predictor, predictor.n_action_steps, relative=relative)
 
 
 def make_predictor(checkpoint: LeRobotCheckpoint) -> DiffusionPredictor:

@@ -12,6 +12,7 @@ from flashrt_ros.policies.hosted.description import HostedAction, HostedInput, H
 from flashrt_ros.policies.hosted.instruction import Instruction
 from flashrt_ros.policies.hosted.predictor import HostedPredictor
 from flashrt_ros.policies.lerobot.normalisation import CheckpointNormaliser
+from flashrt_ros.policies.relative import RelativeActions
 from flashrt_ros.policies.splice import Splice
 
 
@@ -37,6 +38,7 @@ class HostedPolicy(ChunkedPolicy):
         name: Name of the family, part of the state id.
         settings: JSON values that shape its computation, part of the state id.
         splice: How chunks are joined; None is a queue.
+        relative: What makes actions absolute that are relative to the state of the plan.
 
     Raises:
         InvalidArgumentError: An argument does not fit the object.
@@ -58,6 +60,7 @@ class HostedPolicy(ChunkedPolicy):
         name: str = "object",
         settings: Mapping[str, object] | None = None,
         splice: Splice | None = None,
+        relative: RelativeActions | None = None,
     ) -> None:
         predictor = HostedPredictor(
             hosted,
@@ -71,4 +74,4 @@ class HostedPolicy(ChunkedPolicy):
             name=name,
             settings=settings or {},
         )
-        super().__init__(predictor, n_action_steps, splice)
+        super().__init__(predictor, n_action_steps, splice, relative=relative)

@@ -16,6 +16,7 @@ from flashrt_ros.policies.lerobot.act_network import ACTNetwork
 from flashrt_ros.policies.lerobot.checkpoint import LeRobotCheckpoint
 from flashrt_ros.policies.lerobot.feature import Feature
 from flashrt_ros.policies.lerobot.normalisation import CheckpointNormaliser, make_normaliser
+from flashrt_ros.policies.lerobot.relative import read_relative
 from flashrt_ros.policies.lerobot.weights import check_fit, load_into
 from flashrt_ros.policies.splice import Splice, TemporalEnsemble
 from flashrt_ros.runtime.buffers import BufferSpec, Role
@@ -112,4 +113,9 @@ def make(checkpoint: LeRobotCheckpoint) -> ChunkedPolicy:
         check_fit(ACTNetwork(config), tensors, PREFIX, ONLY_FOR_TRAINING, where)
     network = ACTNetwork(config)
     load_into(network, tensors, PREFIX, ONLY_FOR_TRAINING, where)
-    return ChunkedPolicy(ACTPredictor(config, network, normaliser), config.n_action_steps, splice)
+    return ChunkedPolicy(
+        ACTPredictor(config, network, normaliser),
+        config.n_action_steps,
+        splice,
+        relative=read_relative(checkpoint),
+    )

@@ -17,13 +17,27 @@ from flashrt_ros.errors import CheckpointError, InvalidArgumentError
 from flashrt_ros.policies.checkpoint import WEIGHTS
 from flashrt_ros.policies.lerobot.checkpoint import LeRobotCheckpoint
 from flashrt_ros.policies.lerobot.feature import ACTION, Feature, Kind, read_features
-from flashrt_ros.policies.lerobot.processor import POSTPROCESSOR, PREPROCESSOR, Step
+from flashrt_ros.policies.lerobot.processor import (
+    ABSOLUTE,
+    NORMALIZER,
+    POSTPROCESSOR,
+    PREPROCESSOR,
+    RELATIVE,
+    UNNORMALIZER,
+    Step,
+)
 from flashrt_ros.policies.normalisation import EPSILON, STATISTICS, Normalisation, Normaliser
 from flashrt_ros.runtime.strict_json import shown
 
-NORMALIZER, UNNORMALIZER = "normalizer_processor", "unnormalizer_processor"
 # Renaming is the contract's business here: its keys are the names after it.
-_WITHOUT_EFFECT = ("rename_observations_processor", "to_batch_processor", "device_processor")
+_ELSEWHERE = (
+    "rename_observations_processor",
+    "to_batch_processor",
+    "device_processor",
+    RELATIVE,
+    ABSOLUTE,
+)
+"""Steps that do nothing to values, or that others read."""
 _WORDS = {mode.value.upper(): mode for mode in Normalisation}
 
 
@@ -80,12 +94,18 @@ class _Source:
     only: tuple[str, ...] | None
 
 
-def make_normaliser(checkpoint: LeRobotCheckpoint) -> CheckpointNormaliser:
+def make_normaliser(
+    checkpoint: LeRobotCheckpoint, also: tuple[str, ...] = ()
+) -> CheckpointNormaliser:
     """Makes what normalises a checkpoint's inputs and restores its action.
 
     With processors, the steps ``normalizer_processor`` and ``unnormalizer_processor`` say how and
     hold the statistics; without, ``normalization_mapping`` of config.json and the weights do. A
     kind of feature that they do not mention is not normalised, as in LeRobot.
+
+    Args:
+        checkpoint: Where they stand.
+        also: Names of further steps of the preprocessor that the caller rebuilds.
 
     Raises:
         CheckpointError: A processor has a step that is not known here, or a statistic that is
@@ -105,7 +125,7 @@ def make_normaliser(checkpoint: LeRobotCheckpoint) -> CheckpointNormaliser:
         )
     else:
         sources = (
-            _step_source(before, NORMALIZER, checkpoint.directory / PREPROCESSOR),
+            _step_source(before, NORMALIZER, checkpoint.directory / PREPROCESSOR, also),
             _step_source(behind, UNNORMALIZER, checkpoint.directory / POSTPROCESSOR),
         )
     inputs = {
@@ -116,12 +136,14 @@ def make_normaliser(checkpoint: LeRobotCheckpoint) -> CheckpointNormaliser:
     return CheckpointNormaliser(inputs, _normaliser(sources[1], checkpoint.action))
 
 
-def _step_source(steps: tuple[Step, ...], name: str, path: Path) -> _Source:
+def _step_source(
+    steps: tuple[Step, ...], name: str, path: Path, also: tuple[str, ...] = ()
+) -> _Source:
     for step in steps:
-        if step.name not in (*_WITHOUT_EFFECT, name):
+        if step.name not in (*_ELSEWHERE, *also, name):
             raise CheckpointError(
                 f"{step.where}: this step is not known here; known are "
-                f"{', '.join((*_WITHOUT_EFFECT, name))}"
+                f"{', '.join((*_ELSEWHERE, *also, name))}"
             )
         if step.config.get("float_dtype") not in (None, "float32"):
             raise CheckpointError(

@@ -22,6 +22,9 @@ from flashrt_ros.policies.lerobot.settings import Settings
 from flashrt_ros.runtime.strict_json import shown
 
 PREPROCESSOR, POSTPROCESSOR = "policy_preprocessor.json", "policy_postprocessor.json"
+NORMALIZER, UNNORMALIZER = "normalizer_processor", "unnormalizer_processor"
+RELATIVE, ABSOLUTE = "relative_actions_processor", "absolute_actions_processor"
+"""Names of steps."""
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*\.safetensors")
 
 
