@@ -56,6 +56,9 @@ class Lists:
     def send(self, commands: Sequence[Command]) -> None:
         self.sent += commands
 
+    def alive(self) -> None:
+        pass
+
     def flush(self, timeout_s: float) -> bool:
         return True
 

@@ -14,6 +14,7 @@ from flashrt_ros.contract.image.schema import KEYS as IMAGE_KEYS
 from flashrt_ros.contract.input_types import INPUT_TYPES, input_field, is_stamped
 from flashrt_ros.contract.messages import GRIPPER, OUTPUT_TYPES
 from flashrt_ros.contract.pose import FORMS, MEASURED, POSE, POSITION, ROTATION, form_of
+from flashrt_ros.contract.qos import COMMAND_KEYS, PROFILES
 from flashrt_ros.contract.schema import KEYS, History, Observation, Output, Part, Qos, Start
 from flashrt_ros.contract.section import Section, as_number
 from flashrt_ros.contract.stop import QOS as STOP_QOS
@@ -25,14 +26,26 @@ TOPIC = re.compile(r"(~/|/)?[A-Za-z_][A-Za-z0-9_]*(/[A-Za-z_][A-Za-z0-9_]*)*")
 COMMAND_QOS = Qos(reliability="reliable")
 
 
-def _qos(section: Section, default: Qos) -> Qos:
+def _qos(section: Section, default: Qos, period_s: float = 0.0) -> Qos:
+    """The ``qos`` of a topic; ``period_s``: of commands, 0 for what comes in."""
     if not section.has("qos"):
         return default
     qos = section.section("qos", KEYS["qos"])
+    if qos.has("profile"):
+        default = PROFILES[qos.text("profile", choices=tuple(PROFILES))]
+    for key in COMMAND_KEYS:
+        if qos.has(key) and not period_s:
+            qos.fail(key, "no such key for what comes in: max_age_ms watches it", qos.raw(key, ""))
+    # A promise that the control rate breaks in every period helps nobody.
+    least_ms = 2e3 * period_s
+    lease = {"least": least_ms} if qos.has("lease_ms") or qos.has("liveliness") else {}
     return Qos(
         qos.text("reliability", default.reliability, ("best_effort", "reliable")),
         qos.text("durability", default.durability, ("volatile", "transient_local")),
         qos.integer("depth", default.depth, least=1, most=1000),
+        qos.number("deadline_ms", least=least_ms, most=60e3) if qos.has("deadline_ms") else 0.0,
+        qos.text("liveliness", default.liveliness, ("automatic", "manual_by_topic")),
+        qos.number("lease_ms", most=60e3, **lease) if lease else 0.0,
     )
 
 
@@ -272,7 +285,7 @@ def read_output(section: Section, period_s: float) -> Output:
         frame_id=section.text("frame_id", ""),
         max_effort=section.number("max_effort", 0.0, least=0.0),
         time_from_start_s=section.number("time_from_start_s", period_s, above=0.0, most=3600.0),
-        qos=_qos(section, COMMAND_QOS),
+        qos=_qos(section, COMMAND_QOS, period_s),
         path=section.path,
     )
     return dataclasses.replace(

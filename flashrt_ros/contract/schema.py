@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from flashrt_ros.contract.image.schema import CameraInfo, ImagePart
 from flashrt_ros.contract.pose import POSITION, ROTATION
+from flashrt_ros.contract.qos import KEYS as QOS_KEYS
 from flashrt_ros.contract.qos import Qos
 from flashrt_ros.contract.stop import KEYS as STOP_KEYS
 from flashrt_ros.contract.task import KEYS as TASK_KEYS
@@ -86,7 +87,7 @@ KEYS: Mapping[str, tuple[str, ...]] = {
         "qos",
     ),
     "start": ("measured", "index", "max_distance", "ramp_s", "max_age_ms"),
-    "qos": ("reliability", "durability", "depth"),
+    "qos": QOS_KEYS,
 }
 """Every key that a contract file may hold, by the kind of mapping it stands in."""
 

@@ -172,6 +172,7 @@ class Control:
     def _tick(self, stepper: Stepper, now_ns: int) -> None:
         try:
             stepper.tick(now_ns)
+            self._outlet.alive()
         except Exception as error:
             stepper.fail(error)
 

@@ -9,7 +9,7 @@ from typing import Any
 from rclpy.duration import Duration
 from rclpy.event_handler import PublisherEventCallbacks
 from rclpy.node import Node
-from rclpy.qos import DurabilityPolicy, QoSProfile, ReliabilityPolicy
+from rclpy.qos import DurabilityPolicy, LivelinessPolicy, QoSProfile, ReliabilityPolicy
 
 from flashrt_ros.contract import Command, Contract
 from flashrt_ros.contract.schema import Qos
@@ -37,7 +37,17 @@ def qos_profile(qos: Qos) -> QoSProfile:
         durability=DurabilityPolicy.TRANSIENT_LOCAL
         if qos.durability == "transient_local"
         else DurabilityPolicy.VOLATILE,
+        deadline=_duration(qos.deadline_ms),
+        liveliness=LivelinessPolicy.MANUAL_BY_TOPIC
+        if qos.liveliness == "manual_by_topic"
+        else LivelinessPolicy.AUTOMATIC,
+        liveliness_lease_duration=_duration(qos.lease_ms),
     )
+
+
+def _duration(time_ms: float) -> Duration:
+    """Zero stands for no limit, in ROS as in the contract."""
+    return Duration(nanoseconds=round(time_ms * 1e6))
 
 
 class RosOutlet:
@@ -63,6 +73,7 @@ class RosOutlet:
         self._event = node.create_publisher(CapsuleEvent, "~/capsule_event", EVENT_DEPTH)
         self._status = node.create_publisher(PolicyStatus, "~/status", LATCHED)
         self._commands: dict[str, tuple[Any, Any]] = {}
+        self._manual: tuple[Any, ...] = ()
 
     def open(
         self,
@@ -90,9 +101,17 @@ class RosOutlet:
                 ),
             )
             self._commands[output.topic] = (publisher, cls)
+            if output.qos.liveliness == "manual_by_topic":
+                self._manual = (*self._manual, publisher)
+
+    def alive(self) -> None:
+        """Tells subscribers that watch ``manual_by_topic`` that the control thread is at work."""
+        for publisher in self._manual:
+            publisher.assert_liveliness()
 
     def close(self, destroy_publisher: Callable[[Any], Any]) -> None:
         """Destroys the command publishers."""
+        self._manual = ()
         for publisher, _ in self._commands.values():
             destroy_publisher(publisher)
         self._commands.clear()

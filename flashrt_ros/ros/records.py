@@ -151,6 +151,9 @@ class Outlet(Protocol):
     def send(self, commands: Sequence[Command]) -> None:
         """Publishes commands."""
 
+    def alive(self) -> None:
+        """Says that the control thread has kept its period, whether or not a command left."""
+
     def flush(self, timeout_s: float) -> bool:
         """Waits until reliable subscribers have what was sent; False if some have not."""
 
