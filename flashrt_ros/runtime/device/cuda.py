@@ -173,16 +173,15 @@ class CudaDevice(Device):
 
         entries = piece_kernel.most_chunks(dst.nbytes, pieces)
         host_N3 = self.allocate_host(24 * entries).view(torch.int64).view(-1, 3)
-        table_N3 = self.allocate(24 * entries).view(torch.int64).view(-1, 3)
-        self._copier = piece_kernel.PieceCopier(host_N3, table_N3)
         # Compiled now: nothing is when a robot waits.
-        self._copier.copy_(dst, src, Pieces(*np.array([[0], [0], [16]], np.int64)), self.copy_)
+        self._copier = piece_kernel.PieceCopier(host_N3, dst, src)
+        self._copier.copy_(dst, src, Pieces(*np.array([[0], [0], [16]], np.int64)))
         self.synchronize()
 
     def copy_pieces_(self, dst: torch.Tensor, src: torch.Tensor, pieces: Pieces) -> None:
         """See ``Device.copy_pieces_``; without Triton each piece is a copy of its own."""
         if len(pieces.sizes) > _FEW_PIECES and self._copier is not None:
-            self._copier.copy_(dst, src, pieces, self.copy_)
+            self._copier.copy_(dst, src, pieces)
             return
         columns = (pieces.dst_offsets, pieces.src_offsets, pieces.sizes)
         for to, fro, size in zip(*(column.tolist() for column in columns), strict=True):

@@ -5,7 +5,6 @@ A thousand calls of ``cudaMemcpyAsync`` take the host milliseconds, and the devi
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -37,56 +36,38 @@ def _copy_kernel(  # type: ignore[no-untyped-def]
 
 
 class PieceCopier:
-    """Copies pieces by a table that the host fills and one launch reads.
+    """Copies pieces by a table that the host fills and one launch reads, where it lies.
+
+    The programs read their entries across the bus: 2 us in all, where a copy of the table to the
+    device before them takes 15.
 
     Attributes:
         host: ``(N, 3)`` int64, pinned: word of the target, word of the source and number of words
             of each chunk; a word has 8 bytes.
-        table: The same on the device.
     """
 
-    def __init__(self, host: torch.Tensor, table: torch.Tensor) -> None:
+    def __init__(self, host: torch.Tensor, dst: torch.Tensor, src: torch.Tensor) -> None:
+        """Compiles the kernel, by a copy of the first 16 bytes of ``src`` to ``dst``."""
         self.host = host
-        self.table = table
         self._rows = host.numpy()
         self._done = torch.cuda.Event()
-        self._kernel: Any = None
+        table = torch.tensor([[0, 0, 2]], dtype=torch.int64, device=dst.device)
+        words = (dst.view(torch.int64), src.view(torch.int64))
+        self._kernel: Any = _copy_kernel[(1,)](*words, table, block=_BLOCK, num_warps=8)
 
-    def copy_(
-        self,
-        dst: torch.Tensor,
-        src: torch.Tensor,
-        pieces: Pieces,
-        upload: Callable[[torch.Tensor, torch.Tensor], None],
-    ) -> None:
-        """Enqueues the copies on the current stream; see ``Device.copy_pieces_``.
-
-        Args:
-            dst: Flat uint8, written.
-            src: Flat uint8, read.
-            pieces: What goes where.
-            upload: Enqueues a copy of its second argument, pinned, into its first.
-        """
+    def copy_(self, dst: torch.Tensor, src: torch.Tensor, pieces: Pieces) -> None:
+        """Enqueues the copies on the current stream; see ``Device.copy_pieces_``."""
         if pieces.prepared is None:
             pieces.prepared = chunks(pieces)
         count = len(pieces.prepared)
-        # The host may write the table anew once its last copy to the device is through.
+        # The host may write the table anew once the last kernel has read it.
         self._done.synchronize()
         self._rows[:count] = pieces.prepared
-        upload(self.table[:count], self.host[:count])
-        self._launch(dst, src, count)
-        # Last, though the copy to the device would do: this way it is recorded while the kernel
-        # runs, and a next call has to come in behind that anyway.
+        # Launched as it was compiled: finding it by its arguments takes Triton twice as long.
+        # Sections begin on multiples of 256 bytes, so what was compiled for some fits all.
+        # Addresses, not tensors: under unified addressing that of pinned memory is the device's.
+        self._kernel[(count, 1, 1)](dst.data_ptr(), src.data_ptr(), self.host.data_ptr(), _BLOCK)
         self._done.record()
-
-    def _launch(self, dst: torch.Tensor, src: torch.Tensor, count: int) -> None:
-        """Finding the kernel by its arguments takes Triton three times as long as launching it."""
-        if self._kernel is None:
-            words = (dst.view(torch.int64), src.view(torch.int64))
-            self._kernel = _copy_kernel[(count,)](*words, self.table, block=_BLOCK, num_warps=8)
-        else:
-            # Sections begin on multiples of 256 bytes, so what was compiled for some fits all.
-            self._kernel[(count, 1, 1)](dst, src, self.table, _BLOCK)
 
 
 def chunks(pieces: Pieces) -> Offsets:
