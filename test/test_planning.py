@@ -12,10 +12,12 @@ from typing import Any
 import pytest
 import torch
 from chunk_predictors import Looking, Remembering, Sampled, Straight
+from flow_policy import flow
 from periods import Periods, driven
 
 from flashrt_ros.errors import BusyError, InvalidArgumentError
 from flashrt_ros.policies.chunked import ACTIONS, ChunkedPolicy
+from flashrt_ros.policies.guidance import GuidanceConfig
 from flashrt_ros.policies.splice import TemporalEnsemble
 from flashrt_ros.runtime.policy import HostRecord, Policy
 from flashrt_ros.runtime.session import PolicySession
@@ -26,6 +28,7 @@ POLICIES: dict[str, Callable[[], Policy]] = {
     "queue": lambda: ChunkedPolicy(Sampled(H)),
     "fewer rows": lambda: ChunkedPolicy(Sampled(H), 9),
     "history": lambda: ChunkedPolicy(Looking(H), 12),
+    "real time": lambda: flow(GuidanceConfig("EXP", 12, 6.0)),
     "ensemble": lambda: ChunkedPolicy(Sampled(H), splice=TemporalEnsemble(0.1, H), beside=True),
 }
 Drive = Callable[..., Periods]

@@ -113,3 +113,28 @@ def test_what_cannot_be() -> None:
         ChunkedPolicy(Straight(H), 2, TemporalEnsemble(0.1, H))
     with pytest.raises(InvalidArgumentError, match=r"coeff: expected .* finite sum, found -90"):
         TemporalEnsemble(-90.0, H)
+
+
+@pytest.mark.parametrize("n_action_steps", [2, 5])
+def test_plans_beside_are_averaged_when_they_come(n_action_steps: int) -> None:
+    splice = TemporalEnsemble(0.1, H)
+    policy = ChunkedPolicy(Straight(H), n_action_steps, splice, beside=True)
+    assert policy.plan_kind is PlanKind.BESIDE
+    report = check_policy(policy)
+    assert report.ok, str(report)
+    session = PolicySession(policy)
+    seen = torch.randn(9, 3, generator=torch.Generator().manual_seed(4))
+    net = policy.module()["predictor"]
+    with torch.no_grad():
+        plans = {step: net(seen[step]).view(H, A) for step in range(9)}
+    taken = [session.step({KEY: seen[step]}, 2, H).values for step in range(9)]
+    # One is waited for; then one begins in every second step, and counts two steps later.
+    for step, action in enumerate(taken):
+        begun = [b for b in (0, *range(0, step - 1, 2)) if step - b < H]
+        expected = average(0.1, [plans[b][step - b] for b in begun])
+        torch.testing.assert_close(action, expected.float())
+
+
+def test_plans_that_write_state_cannot_run_beside() -> None:
+    with pytest.raises(InvalidArgumentError, match="beside: expected a predictor whose plans"):
+        ChunkedPolicy(Remembering(H), splice=TemporalEnsemble(0.1, H), beside=True)

@@ -20,7 +20,7 @@ from flashrt_ros.policies.lerobot.checkpoint import LeRobotCheckpoint
 from flashrt_ros.policies.lerobot.feature import ENVIRONMENT, STATE, Feature, Kind
 from flashrt_ros.policies.lerobot.normalisation import make_normaliser
 from flashrt_ros.policies.lerobot.relative import read_relative
-from flashrt_ros.policies.lerobot.settings import Settings
+from flashrt_ros.policies.lerobot.settings import Settings, read_guidance
 from flashrt_ros.policies.lerobot.weights import check_fit, load_into
 from flashrt_ros.policies.resnet import STAGES
 from flashrt_ros.runtime.policy import Port
@@ -40,6 +40,14 @@ def make(checkpoint: LeRobotCheckpoint) -> ChunkedPolicy:
     """
     predictor = make_predictor(checkpoint)
     relative = read_relative(checkpoint)
+    guided = read_guidance(checkpoint.settings, predictor.chunk_size) is not None
+    if relative is not None and guided:
+        raise checkpoint.settings.fault(
+            "rtc_config",
+            "it not to be enabled with relative actions, since a chunk cannot be compared with one"
+            " that is relative to another state",
+            "enabled true",
+        )
     return ChunkedPolicy(predictor, predictor.n_action_steps, relative=relative)
 
 
@@ -63,7 +71,8 @@ def make_predictor(checkpoint: LeRobotCheckpoint) -> DiffusionPredictor:
     _check_buffers(checkpoint, senses)
     feature = checkpoint.action
     action = Port(feature.name, ACTION, feature.shape, feature.names)
-    return DiffusionPredictor(config, network, normaliser, senses, action)
+    guidance = read_guidance(checkpoint.settings, config.chunk_size)
+    return DiffusionPredictor(config, network, normaliser, senses, action, guidance)
 
 
 def read_config(checkpoint: LeRobotCheckpoint) -> DiffusionConfig:

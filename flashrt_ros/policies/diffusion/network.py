@@ -17,6 +17,7 @@ from flashrt_ros.policies.diffusion.config import DiffusionConfig
 from flashrt_ros.policies.diffusion.encoder import RgbEncoder
 from flashrt_ros.policies.diffusion.schedule import Schedule
 from flashrt_ros.policies.diffusion.unet import Unet
+from flashrt_ros.policies.guidance import Prefix
 
 
 class DiffusionNetwork(nn.Module):
@@ -74,17 +75,26 @@ class DiffusionNetwork(nn.Module):
         batch_BCHW = torch.stack(list(images_OCHW), dim=1).flatten(0, 1)
         return [self.rgb_encoder(batch_BCHW).view(self.config.n_obs_steps, -1)]
 
-    def sample(self, condition_BD: torch.Tensor, noise_NBHA: torch.Tensor) -> torch.Tensor:
+    def sample(
+        self,
+        condition_BD: torch.Tensor,
+        noise_NBHA: torch.Tensor,
+        prefix: Prefix | None = None,
+    ) -> torch.Tensor:
         """Denoises a chunk; all steps are unrolled.
 
         Args:
             condition_BD: What ``condition`` returned.
             noise_NBHA: ``(schedule.n_draws, 1, H, A)`` float32, standard normal.
+            prefix: What it is drawn to; None: nothing.
 
         Returns:
             ``(1, H, A)`` float32, normalised actions from the oldest observation on.
         """
-        return self.schedule.sample(
-            lambda sample_BHA, step: torch.as_tensor(self.unet(sample_BHA, step, condition_BD)),
-            noise_NBHA,
-        )
+
+        def predict(sample_BHA: torch.Tensor, step: int) -> torch.Tensor:
+            return torch.as_tensor(self.unet(sample_BHA, step, condition_BD))
+
+        if prefix is None:
+            return self.schedule.sample(predict, noise_NBHA)
+        return self.schedule.sample(self.schedule.guided(predict, prefix), noise_NBHA)

@@ -11,6 +11,7 @@ from typing import ClassVar
 
 import torch
 from torch import nn
+from torch.nn import functional
 
 from flashrt_ros.errors import SpecError
 from flashrt_ros.policies.chunked import ChunkPredictor
@@ -18,7 +19,9 @@ from flashrt_ros.policies.diffusion.config import DiffusionConfig
 from flashrt_ros.policies.diffusion.encoder import crop_centre
 from flashrt_ros.policies.diffusion.history import History
 from flashrt_ros.policies.diffusion.network import DiffusionNetwork
+from flashrt_ros.policies.guidance import GuidanceConfig, Prefix
 from flashrt_ros.policies.lerobot.normalisation import CheckpointNormaliser
+from flashrt_ros.policies.real_time import RealTimeChunking
 from flashrt_ros.runtime import noise
 from flashrt_ros.runtime.buffers import BufferSpec, Role
 from flashrt_ros.runtime.policy import Buffers, PlanKind, Port
@@ -52,7 +55,7 @@ class DiffusionPredictor(ChunkPredictor):
 
     State: ``history.*`` (see ``History``) and ``noise.*``. The scratch buffer ``diffusion.noise``
     ``(N, 1, H, A)`` float32 is drawn in one go: what the sample starts from, then what each step
-    adds.
+    adds. With real-time chunking also what ``RealTimeChunking`` has.
 
     Args:
         config: Sizes and options.
@@ -60,12 +63,14 @@ class DiffusionPredictor(ChunkPredictor):
         normaliser: Of all observations and the action.
         senses: What is observed, float32.
         action: The action port, on the buffer ``action``.
+        guidance: Options of real-time chunking; None: without.
 
     Attributes:
         n_action_steps: Rows that are meant to be taken before the next plan.
 
     Raises:
         SpecError: A port does not fit the configuration.
+        InvalidArgumentError: The execution horizon is longer than a chunk.
     """
 
     family: ClassVar[str] = "diffusion"
@@ -78,6 +83,7 @@ class DiffusionPredictor(ChunkPredictor):
         normaliser: CheckpointNormaliser,
         senses: Senses,
         action: Port,
+        guidance: GuidanceConfig | None = None,
     ) -> None:
         _check_shapes(config, senses, action)
         self.chunk_size = config.chunk_size
@@ -90,6 +96,10 @@ class DiffusionPredictor(ChunkPredictor):
         self._image_buffers = {port.buffer for port in senses.images}
         kinds = {port.buffer: (self._kept_shape(port), torch.float32) for port in senses.ports}
         self._history = History(config.n_obs_steps - 1, kinds)
+        self._real_time = None
+        if guidance is not None:
+            sizes = (config.chunk_size, config.action_size)
+            self._real_time = RealTimeChunking(guidance, *sizes)
 
     def _kept_shape(self, port: Port) -> tuple[int, ...]:
         if port.buffer in self._image_buffers and self._kept_size is not None:
@@ -103,6 +113,7 @@ class DiffusionPredictor(ChunkPredictor):
             **self._config.to_dict(),
             "observations": [port.key for port in self._senses.ports],
             "normalisation": self._normaliser.modes(),
+            **({} if self._real_time is None else {"rtc_config": self._real_time.config()}),
         }
 
     def module(self) -> nn.Module:
@@ -115,6 +126,7 @@ class DiffusionPredictor(ChunkPredictor):
         drawn = (self._network.schedule.n_draws, 1, config.horizon, config.action_size)
         return (
             *self._history.specs(),
+            *(() if self._real_time is None else self._real_time.specs()),
             *noise.NOISE_SPECS,
             BufferSpec(NOISE, drawn, torch.float32, Role.SCRATCH),
             *(
@@ -132,8 +144,10 @@ class DiffusionPredictor(ChunkPredictor):
         return self._action
 
     def reset_(self, state: Buffers) -> None:
-        """Forgets the observations."""
+        """Forgets the observations, and the chunk under way."""
         self._history.reset_(state)
+        if self._real_time is not None:
+            self._real_time.reset_(state)
 
     def observe_(self, state: Buffers, inputs: Buffers) -> None:
         """Takes in the observation of a control step, of images what is not cropped away."""
@@ -165,8 +179,21 @@ class DiffusionPredictor(ChunkPredictor):
             None if environment is None else seen(environment),
         )
         self.draw_(outputs[NOISE], state)
-        sample_BHA = self._network.sample(condition_BD, outputs[NOISE])
-        chunk_HA.copy_(sample_BHA[0, self._config.n_obs_steps - 1 :])
+        first = self._config.n_obs_steps - 1
+        if self._real_time is None:
+            sample_BHA = self._network.sample(condition_BD, outputs[NOISE])
+            chunk_HA.copy_(sample_BHA[0, first:])
+            return
+        known = self._real_time.prefix(state, inputs)
+        # Rows of the steps before the present one are denoised, too, and drawn to nothing.
+        prefix = Prefix(
+            functional.pad(known.rows, (0, 0, first, 0)).unsqueeze(0),
+            functional.pad(known.weights_H, (first, 0)),
+            known.max_weight,
+        )
+        sample_BHA = self._network.sample(condition_BD, outputs[NOISE], prefix)
+        chunk_HA.copy_(sample_BHA[0, first:])
+        self._real_time.keep_(outputs, chunk_HA)
 
     def restore(self, actions: torch.Tensor) -> torch.Tensor:
         """Actions in the units of the port."""
@@ -183,6 +210,8 @@ class DiffusionPredictor(ChunkPredictor):
 
     def adopt_(self, state: Buffers, outputs: Buffers) -> None:
         """Moves the noise on."""
+        if self._real_time is not None:
+            self._real_time.adopt_(state, outputs)
         noise.advance_(state, noise.blocks_for(outputs[NOISE].numel()))
 
 

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 import torch
 
 from flashrt_ros.errors import InvalidArgumentError
+from flashrt_ros.policies.guidance import Prefix, guide_clean
 
 SAMPLERS: dict[str, tuple[str, ...]] = {
     "DDPM": ("linear", "scaled_linear", "squaredcos_cap_v2", "sigmoid"),
@@ -176,20 +177,55 @@ class Schedule:
         ancestral = self.config.noise_scheduler_type == "DDPM"
         for number, step in enumerate(self.steps):
             output_BHA = predict(sample_BHA, number)
-            clean_BHA, other_BHA = output_BHA, sample_BHA
-            if self.config.prediction_type == "epsilon":
-                clean_BHA = (sample_BHA - step.root_noise * output_BHA) / step.root_kept
-                other_BHA = sample_BHA if ancestral else output_BHA
+            other_BHA = sample_BHA
+            if not ancestral and self.config.prediction_type == "epsilon":
+                other_BHA = output_BHA
             elif not ancestral:
                 other_BHA = (sample_BHA - step.root_kept * output_BHA) / step.root_noise
-            if self.config.clip_sample:
-                limit = self.config.clip_sample_range
-                clean_BHA = clean_BHA.clamp(-limit, limit)
+            clean_BHA = self._clean(step, sample_BHA, output_BHA)
             sample_BHA = step.of_clean * clean_BHA + step.of_other * other_BHA
             if step.deviation > 0:
                 sample_BHA = sample_BHA + step.deviation * noise_NBHA[drawn]
                 drawn += 1
         return sample_BHA
+
+    def _clean(
+        self, step: Step, sample_BHA: torch.Tensor, output_BHA: torch.Tensor
+    ) -> torch.Tensor:
+        clean_BHA = output_BHA
+        if self.config.prediction_type == "epsilon":
+            clean_BHA = (sample_BHA - step.root_noise * output_BHA) / step.root_kept
+        if self.config.clip_sample:
+            limit = self.config.clip_sample_range
+            clean_BHA = clean_BHA.clamp(-limit, limit)
+        return clean_BHA
+
+    def guided(self, predict: Predict, prefix: Prefix) -> Predict:
+        """The network, drawn to a prefix: what it predicts is moved as its clean sample is.
+
+        The clean sample is the one that ``sample`` goes on with, clipped where it is clipped: an
+        estimate beyond the limits, as there are at the noisy end, does not pull.
+
+        Args:
+            predict: The network.
+            prefix: ``(B, H, A)`` rows and their weights.
+        """
+
+        def drawn(sample_BHA: torch.Tensor, number: int) -> torch.Tensor:
+            step = self.steps[number]
+
+            def denoise(noisy_BHA: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+                output_BHA = predict(noisy_BHA, number)
+                return output_BHA, self._clean(step, noisy_BHA, output_BHA)
+
+            output_BHA, shift_BHA = guide_clean(
+                sample_BHA, step.root_kept, step.root_noise, denoise, prefix
+            )
+            if self.config.prediction_type == "epsilon":
+                return output_BHA - step.root_kept / step.root_noise * shift_BHA
+            return output_BHA + shift_BHA
+
+        return drawn
 
 
 def _ddpm(kept: torch.Tensor, kept_then: torch.Tensor, timestep: int) -> Step:

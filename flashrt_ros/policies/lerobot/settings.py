@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from flashrt_ros.errors import CheckpointError
+from flashrt_ros.policies.guidance import SCHEDULES, GuidanceConfig
 from flashrt_ros.runtime.strict_json import shown
 
 T = TypeVar("T")
@@ -159,6 +160,35 @@ class Settings:
             found: T = value
             return found
         raise self.fault(key, expected + (" or null" if default is None else ""), value)
+
+
+def read_guidance(settings: Settings, chunk_size: int) -> GuidanceConfig | None:
+    """Options of real-time chunking: ``rtc_config``, as LeRobot has it for flow policies.
+
+    Args:
+        settings: Of the policy.
+        chunk_size: Rows of a chunk.
+
+    Returns:
+        None where there is none, or it is not ``enabled``.
+
+    Raises:
+        CheckpointError: An option does not fit; names it.
+    """
+    values = settings.mapping("rtc_config", None)
+    if values is None:
+        return None
+    options = Settings(f"{settings.where}: rtc_config", values)
+    if not options.boolean("enabled", False):
+        return None
+    most = options.number("max_guidance_weight", 10.0)
+    if most <= 0:
+        raise options.fault("max_guidance_weight", "a number above 0", most)
+    return GuidanceConfig(
+        options.word("prefix_attention_schedule", "LINEAR", choices=SCHEDULES),
+        options.integer("execution_horizon", 10, at_least=1, at_most=chunk_size),
+        most,
+    )
 
 
 def _fits(key: str, patterns: Sequence[str]) -> bool:
