@@ -65,6 +65,6 @@ def test_a_promise_reaches_the_middleware_and_nothing_is_promised_by_default() -
     assert promised.liveliness is LivelinessPolicy.MANUAL_BY_TOPIC
     assert promised.liveliness_lease_duration.nanoseconds == 100_000_000
     asks = promised
-    assert qos_check_compatible(promised, plain)[0] is not QoSCompatibility.ERROR
-    assert qos_check_compatible(promised, asks)[0] is not QoSCompatibility.ERROR
-    assert qos_check_compatible(plain, asks)[0] is QoSCompatibility.ERROR, "control"
+    assert qos_check_compatible(promised, plain)[0] != QoSCompatibility.ERROR
+    assert qos_check_compatible(promised, asks)[0] != QoSCompatibility.ERROR
+    assert qos_check_compatible(plain, asks)[0] == QoSCompatibility.ERROR, "control"

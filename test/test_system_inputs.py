@@ -312,6 +312,15 @@ def test_clock_that_goes_back_is_survived(stage: Stage) -> None:
 # Quality of service
 
 
+def stays(stage: Stage, entry: str) -> None:
+    """Sees that the error is repeated as long as the peer is there, in several reports."""
+    stage.diagnostics.clear()
+    stage.peer.wait(lambda: len(stage.diagnostics) >= 3, "three reports")
+    for array in list(stage.diagnostics):
+        (status,) = [s for s in array.status if s.name == f"/policy: {entry}"]
+        assert "incompatible QoS" in status.message
+
+
 def forgotten(stage: Stage, topic: str, entry: str) -> None:
     """Waits until the node has noticed that the peer whose QoS did not fit is gone."""
     said = f"{topic}: every peer's QoS fits again"
@@ -334,6 +343,7 @@ def test_incompatible_publisher_is_named(stage: Stage) -> None:
         assert "/joint_states does not offer the reliability" in found.message
         assert "`qos`" in found.message
         assert "incompatible QoS policy reliability" in stage.process.output()
+        stays(stage, "input /joint_states")
     finally:
         other.close()
     forgotten(stage, "input joint_states", "input /joint_states")
@@ -348,6 +358,7 @@ def test_incompatible_subscriber_is_named(stage: Stage) -> None:
     try:
         found = stage.wait_diagnostic("output /joint_command", "incompatible QoS")
         assert "durability" in found.message
+        stays(stage, "output /joint_command")
     finally:
         stage.peer.node.destroy_subscription(subscription)
     forgotten(stage, "output joint_command", "output /joint_command")

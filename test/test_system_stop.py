@@ -129,6 +129,9 @@ def test_a_stop_that_cannot_be_heard_forbids_motion_until_it_is_gone(stage: Stag
     try:
         stage.wait_status(PolicyStatus.HOLDING, "incompatible QoS policy reliability")
         stage.wait_diagnostic("stop input e_stop", "incompatible QoS policy reliability")
+        reports = len(stage.diagnostics)
+        stage.peer.wait(lambda: len(stage.diagnostics) >= reports + 3, "three more reports")
+        assert stage.statuses[-1].mode == PolicyStatus.HOLDING, "as long as it is there"
         assert stage.ask("resume").error_code == ErrorCode.STOPPED
     finally:
         stage.peer.node.destroy_publisher(publisher)

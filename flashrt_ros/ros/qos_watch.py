@@ -10,12 +10,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from rclpy.duration import Duration
 from rclpy.node import Node
 from rclpy.qos import QoSCompatibility, QoSProfile, qos_check_compatible
 
 from flashrt_ros.ros.outlet import RosOutlet
 
 OUTPUT = "output"
+ENDLESS_NS = 2**62
+"""The graph tells of no limit as a time of centuries; a profile that leaves it open has zero."""
 
 
 @dataclass
@@ -101,7 +104,7 @@ class QosWatch:
             peers = self._node.get_publishers_info_by_topic(misfit.name)
             pairs = [(peer.qos_profile, misfit.ours) for peer in peers]
         return any(
-            qos_check_compatible(offered, asked)[0] is QoSCompatibility.ERROR
+            qos_check_compatible(_plain(offered), _plain(asked))[0] == QoSCompatibility.ERROR
             for offered, asked in pairs
         )
 
@@ -109,3 +112,19 @@ class QosWatch:
         if (tell := self._told.get(topic)) is not None:
             tell(words)
         self._changed()
+
+
+def _plain(profile: QoSProfile) -> QoSProfile:
+    """The profile with limits that are none left open."""
+
+    def limit(duration: Duration) -> Duration:
+        return Duration() if duration.nanoseconds > ENDLESS_NS else duration
+
+    return QoSProfile(
+        depth=1,
+        reliability=profile.reliability,
+        durability=profile.durability,
+        deadline=limit(profile.deadline),
+        liveliness=profile.liveliness,
+        liveliness_lease_duration=limit(profile.liveliness_lease_duration),
+    )
