@@ -172,7 +172,7 @@ def test_the_delay_is_measured_without_the_cold_start_and_told_to_the_plan(
     measured.periods(40)
     assert measured.plans.delay_periods.percentiles(0, 100) == (4.0, 4.0)
     assert measured.plans.inference_delay == measured.rig.stepper.last_status.inference_delay == 4
-    assert measured.plans.plan_ahead == 5
+    assert measured.plans.plan_ahead == 6
     assert measured.predictor.told[1:3] == [9, 4]
     measured.rig.ask("reset_episode")
     measured.takes = 12
@@ -186,10 +186,10 @@ def test_a_slow_plan_among_the_last_ones_counts(arm: Callable[..., Arm]) -> None
     assert uneven.plans.plan_ahead == 4
     uneven.takes = 7
     uneven.periods(20)
-    assert uneven.plans.plan_ahead == 8
+    assert uneven.plans.plan_ahead == 9
     uneven.takes = 3
     uneven.periods(60)
-    assert uneven.plans.plan_ahead == 8
+    assert uneven.plans.plan_ahead == 9
 
 
 @pytest.mark.parametrize("verb", ["restore", "rollback", "reset_episode"])

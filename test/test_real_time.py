@@ -280,9 +280,7 @@ def test_wrong_options_of_a_checkpoint_are_named(
 
 def test_chunks_relative_to_different_states_are_not_compared(tmp_path: Path) -> None:
     path = make_relative(diffusion(tmp_path, RTC))
-    with pytest.raises(
-        CheckpointError, match="rtc_config: expected it not to be"
-    ):
+    with pytest.raises(CheckpointError, match="rtc_config: expected it not to be"):
         load_policy(str(path))
     edit_json(path / "config.json", lambda values: values["rtc_config"].update(enabled=False))
     assert load_policy(str(path)).n_action_steps == 8

@@ -145,7 +145,7 @@ DECLARATIONS: Sequence[Declaration] = (
         AUTOMATIC,
         CONFIGURE,
         "Rows left of a chunk with which the next plan begins beside the control steps; -1: as "
-        "many as plans have taken control periods lately, and one; 0: once the chunk is used up",
+        "many as plans have taken control periods lately, and some more; 0: once it is used up",
         -1,
         100_000,
     ),

@@ -8,9 +8,8 @@ from flashrt_ros.runtime.planning import can_splice
 from flashrt_ros.runtime.policy import Policy
 
 AUTOMATIC = -1
-"""``plan_ahead``: as many rows as plans have taken control periods lately, and ``MARGIN``."""
-MARGIN = 1
-WINDOW = 32
+"""``plan_ahead``: as many rows as plans have taken control periods lately, and a margin."""
+WINDOW = 64
 """Plans that are remembered."""
 
 
@@ -65,9 +64,13 @@ class PlanTiming:
 
     @property
     def needed(self) -> int:
-        """Rows that must be left when a plan begins, so that no control step waits for it."""
+        """Rows that should be left when a plan begins, so that no control step waits for it.
+
+        One and a quarter more than the slowest of the last plans needed: the next one may be
+        slower still, and a plan that begins early costs nothing but its own time.
+        """
         delay = self.inference_delay
-        return min(delay + MARGIN, self._most) if delay else 0
+        return min(delay + 1 + delay // 4, self._most) if delay else 0
 
     @property
     def plan_ahead(self) -> int:
