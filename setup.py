@@ -162,7 +162,9 @@ setup(
     # pip reads this as the dynamic part of the build requirements.
     setup_requires=requirements.build_requirements() if asked_for_requirements else [],
     install_requires=[*groups["run"], *groups["torch"], *requirements.ros_requirements()],
-    extras_require={name: groups[name] for name in ("cuda", "demo", "images", "report", "test")},
+    extras_require={
+        name: groups[name] for name in ("cuda", "demo", "images", "language", "report", "test")
+    },
     entry_points={
         "console_scripts": [f"{NAME} = {NAME}.cli:main"],
         "flashrt_ros.policies": [],

@@ -32,6 +32,8 @@ GROUPS: dict[str, list[str]] = {
     "demo": ["mujoco", "py_trees"],
     # JPEG, PNG and compressed depth from cameras.
     "images": ["pillow"],
+    # Task texts of hosted policies.
+    "language": ["tokenizers"],
     # Plots of the benchmarks.
     "report": ["plotly"],
     "test": [
@@ -44,6 +46,7 @@ GROUPS: dict[str, list[str]] = {
         "pytest",
         "pytest-timeout",
         "ruff~=0.17.6",
+        "tokenizers",
         "types-PyYAML",
     ],
     "colcon": ["colcon-common-extensions"],
@@ -64,11 +67,13 @@ LEROBOT: dict[str, list[str]] = {
         "huggingface-hub<0.36",
         "imageio",
         "jsonlines",
+        "num2words",
         "packaging<26",
         "pillow",
         "pyserial",
         "termcolor",
         "tqdm",
+        "transformers>=4.57.1,<5",
     ],
 }
 

@@ -17,9 +17,9 @@ import torch
 _LIBRARIES: list[Any] = []
 
 
-def installed() -> bool:
-    """Whether LeRobot can be imported."""
-    return importlib.util.find_spec("lerobot") is not None
+def installed(name: str = "lerobot") -> bool:
+    """Whether LeRobot, or another package, can be imported."""
+    return importlib.util.find_spec(name) is not None
 
 
 def allow_any_torchvision() -> None:

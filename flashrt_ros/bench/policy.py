@@ -112,7 +112,8 @@ def _calls(
     cases = {}
     for name, call in plain.items():
         if device.torch_device.type == "cuda":
-            captured = GraphPlan(name, call, device)
+            may = name == "plan" and policy.may_run_plain
+            captured = GraphPlan(name, call, device, may_run_plain=may)
             captured.prepare(max(1, warm_up), begin)
             cases[name] = Case(captured.replay, begin)
             cases[f"{name}, not captured"] = Case(call, begin)

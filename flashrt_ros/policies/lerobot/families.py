@@ -14,6 +14,9 @@ from flashrt_ros.runtime.policy import Policy
 FAMILIES: dict[str, str] = {
     "act": "flashrt_ros.policies.lerobot.act",
     "diffusion": "flashrt_ros.policies.diffusion.checkpoint",
+    "pi0": "flashrt_ros.policies.hosted.lerobot",
+    "pi05": "flashrt_ros.policies.hosted.lerobot",
+    "smolvla": "flashrt_ros.policies.hosted.lerobot",
 }
 """LeRobot's ``type`` to the module whose ``make(checkpoint)`` makes the policy."""
 

@@ -24,7 +24,11 @@ from flashrt_ros.runtime.strict_json import shown
 PREPROCESSOR, POSTPROCESSOR = "policy_preprocessor.json", "policy_postprocessor.json"
 NORMALIZER, UNNORMALIZER = "normalizer_processor", "unnormalizer_processor"
 RELATIVE, ABSOLUTE = "relative_actions_processor", "absolute_actions_processor"
-"""Names of steps."""
+TOKENIZER = "tokenizer_processor"
+NEW_LINE = ("smolvla_new_line_processor", "pi0_new_line_processor")
+WITH_STATE = "pi05_prepare_state_tokenizer_processor_step"
+LANGUAGE = (*NEW_LINE, WITH_STATE, TOKENIZER)
+"""Names of steps; of the last ones, only policies that read a task have some."""
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*\.safetensors")
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from flashrt_ros.policies.lerobot.checkpoint import LeRobotCheckpoint
 from flashrt_ros.policies.lerobot.normalisation import make_normaliser
+from flashrt_ros.policies.lerobot.processor import LANGUAGE
 
 
 def summary(checkpoint: LeRobotCheckpoint) -> dict[str, Any]:
@@ -17,7 +18,7 @@ def summary(checkpoint: LeRobotCheckpoint) -> dict[str, Any]:
     Raises:
         CheckpointError: The normalisation cannot be made; see ``make_normaliser``.
     """
-    modes = make_normaliser(checkpoint).modes()
+    modes = make_normaliser(checkpoint, LANGUAGE).modes()
     features = {**checkpoint.input_features, **checkpoint.output_features}
     steps = (*(checkpoint.preprocessor or ()), *(checkpoint.postprocessor or ()))
     return {
