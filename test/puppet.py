@@ -5,10 +5,13 @@ It has a memory and draws noise at every step, so that any continuation tells wh
 
 from __future__ import annotations
 
+import errno
+import os
 import time
 from collections.abc import Mapping
 from typing import Any
 
+import thread_killer
 import torch
 from node_policies import FollowChunks, TwoJoints
 from torch import nn
@@ -16,12 +19,17 @@ from torch import nn
 from flashrt_ros.policies.chunked import ChunkedPolicy, ChunkPredictor
 from flashrt_ros.runtime import noise
 from flashrt_ros.runtime.buffers import BufferSpec, Role
+from flashrt_ros.runtime.file_system import FileSystem
 from flashrt_ros.runtime.policy import Buffers, Policy, Port
 
 SLOW_S = 2.0
 SLOW, NAN, RAISES, FAR, BEYOND = 1.0, 2.0, 3.0, 4.0, 5.0
 """Velocity of the first joint: a step takes two seconds, makes a NaN, raises, lands 1 rad away
 from the measured position, or far outside the limits. Zero: none of these."""
+KILLS = (10.0, 11.0, 12.0, 13.0, 14.0)
+"""Velocity of the first joint that kills a thread of the node, once: see ``thread_killer``."""
+DISK_FULL, DISK_FREE = 20.0, 21.0
+"""Velocity of the first joint from which on capsule files of the node find no room, or some."""
 ROW_RAD = 0.001
 """Between two rows of a chunk."""
 PERIOD_S = 0.02
@@ -50,12 +58,28 @@ class Puppet(TwoJoints):
             time.sleep(SLOW_S)
         if order == RAISES:
             raise RuntimeError("the puppet's string broke")
+        if order in KILLS:
+            thread_killer.kill_once(thread_killer.THREADS[KILLS.index(order)])
+        if order in (DISK_FULL, DISK_FREE):
+            _fill_disk(order == DISK_FULL)
         noise.normal_(outputs["draw"], state)
         memory = state["memory"]
         memory.mul_(0.9).add_(inputs["state_in"][:2], alpha=0.1).add_(outputs["draw"], alpha=0.1)
         action = inputs["state_in"][:2] + 0.05 * torch.tanh(memory)
         action += {FAR: 1.0, BEYOND: 100.0, NAN: float("nan")}.get(order, 0.0)
         outputs["action_out"].copy_(action)
+
+
+def _fill_disk(full: bool) -> None:
+    """Has every write of a capsule file fail in this process, as on a disk without room."""
+    FileSystem.write = _no_room if full else _write  # type: ignore[method-assign]
+
+
+_write = FileSystem.write
+
+
+def _no_room(*_: object) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 class Planner(FollowChunks):
@@ -71,6 +95,11 @@ class Planner(FollowChunks):
         if float(seen[2]) == RAISES:
             raise RuntimeError("the puppet's string broke")
         outputs["planned"].copy_(seen[:2] + ROW_RAD * torch.arange(4.0)[:, None])
+
+    def act(self, state: Buffers, inputs: Buffers, outputs: Buffers) -> None:
+        if float(inputs["state_in"][2]) == KILLS[-1]:
+            thread_killer.kill_once("planner")
+        super().act(state, inputs, outputs)
 
 
 class Five(ChunkPredictor):

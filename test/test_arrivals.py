@@ -5,6 +5,8 @@ A camera that drops every third frame still looks fresh; these counts are what s
 
 from __future__ import annotations
 
+import math
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -33,6 +35,15 @@ def test_a_message_that_is_late_is_told_from_those_that_are_missing() -> None:
     missing.note(36 * 20 * MS, 36 * 20 * MS)
     assert (late.gaps, late.skipped, late.longest_gap_ms) == (1, 0, 70.0)
     assert (missing.gaps, missing.skipped, missing.longest_gap_ms) == (1, 3, 80.0)
+
+
+def test_topics_are_told_apart_by_their_clocks() -> None:
+    one, other = Arrivals(), Arrivals()
+    assert math.isnan(one.behind_ms)
+    for number in range(1, 9):
+        one.note(number * 20 * MS, number * 20 * MS - 3 * MS)
+        other.note(number * 20 * MS, number * 20 * MS + 2000 * MS)
+    assert one.behind_ms - other.behind_ms == 2003.0
 
 
 def test_stamps_that_jump_back_or_are_zero_count_as_nothing() -> None:

@@ -39,10 +39,20 @@ class Arrivals:
         self.lost = 0
         self.skipped = 0
         self.superseded = 0
+        self._behind_ms = Ring(WINDOW)
         self._stamp_ms = Ring(WINDOW)
         self.usual_ms = 0.0
         self._usual_stamp_ms = 0.0
         self._last_stamp_ns = 0
+
+    @property
+    def behind_ms(self) -> float:
+        """From header stamp to reception, the middle of the last; NaN before the first stamp.
+
+        By itself it says nothing, being of two clocks. Between topics it differs as their
+        publishers' clocks do, and by transport.
+        """
+        return self._behind_ms.percentiles(50)[0]
 
     def note(self, received_ns: int, stamp_ns: int) -> None:
         """Counts one message.
@@ -63,6 +73,8 @@ class Arrivals:
                 self.skipped += round(stamp_ms / self._usual_stamp_ms) - 1
             if stamp_ms > 0:
                 self._stamp_ms.add(stamp_ms)
+        if stamp_ns:
+            self._behind_ms.add((received_ns - stamp_ns) / 1e6)
         self.received += 1
         self.last_ns = received_ns
         self._last_stamp_ns = stamp_ns

@@ -18,6 +18,7 @@ from flashrt_ros.ros.records import Outlet
 from flashrt_ros.ros.stepper import Stepper
 from flashrt_ros.ros.storage import Storage
 from flashrt_ros.ros.trial import Trial
+from flashrt_ros.ros.worker import Report, ignore
 from flashrt_ros.runtime.policy import PlanKind
 from flashrt_ros.runtime.session import PolicySession
 
@@ -31,6 +32,7 @@ def make_stepper(
     motion: Motion,
     outlet: Outlet,
     storage: Storage,
+    report: Report = ignore,
 ) -> Stepper:
     """Loads the policy, checks the contract against it, allocates, captures, warms up.
 
@@ -59,7 +61,7 @@ def make_stepper(
     session.host.task = session.check_task(settings["task"])
     planner = None
     if policy.plan_kind is PlanKind.BESIDE:
-        planner = Planner(session, settings["torch_threads"])
+        planner = Planner(session, settings["torch_threads"], report)
     return Stepper(
         session,
         contract,

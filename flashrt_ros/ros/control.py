@@ -15,12 +15,13 @@ from collections.abc import Callable
 
 import torch
 
-from flashrt_ros.errors import DeadlineError, FlashRTError, NotConfiguredError
+from flashrt_ros.errors import DeadlineError, FlashRTError, InternalError, NotConfiguredError
 from flashrt_ros.ros.handlers import Handlers
 from flashrt_ros.ros.previewer import RETRY_S
 from flashrt_ros.ros.records import Outlet
 from flashrt_ros.ros.stepper import Stepper
 from flashrt_ros.ros.verbs import QUEUE_LENGTH, Verb, VerbQueue, refusal
+from flashrt_ros.ros.worker import Report, ignore
 from flashrt_ros.runtime.device import Lane
 
 IDLE_S = 1.0
@@ -33,6 +34,8 @@ class Control:
     Attributes:
         queue: Verbs for the thread.
         stepper: What it drives; None until ``start`` has returned.
+        lost: What the thread ended by, if not by ``close``: nothing moves or answers any more, and
+            a new one must be made.
     """
 
     def __init__(
@@ -43,6 +46,7 @@ class Control:
         torch_threads: int,
         realtime_priority: int = 0,
         clock_ns: Callable[[], int] = time.monotonic_ns,
+        report: Report = ignore,
     ) -> None:
         """Prepares a control thread.
 
@@ -54,7 +58,9 @@ class Control:
             torch_threads: Of this thread's torch operators.
             realtime_priority: For SCHED_FIFO; 0: ordinary scheduling.
             clock_ns: Steady clock.
+            report: Told, in the thread, if it ends by a fault; before the session is freed.
         """
+        self.lost: BaseException | None = None
         self.queue = VerbQueue()
         self.stepper: Stepper | None = None
         self._make = make
@@ -63,6 +69,7 @@ class Control:
         self._torch_threads = torch_threads
         self._realtime_priority = realtime_priority
         self._clock_ns = clock_ns
+        self._report = report
         self._ready = threading.Event()
         self._error: BaseException | None = None
         self._stopping = False
@@ -118,11 +125,31 @@ class Control:
             # Bound for good: changing lanes at each step takes longer than a small step does.
             with self.stepper.session.device.bind(Lane.CONTROL):
                 self._loop(self.stepper, Handlers(self.stepper))
+        except BaseException as error:
+            self._give_up(self.stepper, error)
         finally:
-            self.stepper.close()
-            self.stepper = None
-            gc.unfreeze()
-            gc.collect()  # plans hold the session's buffers in cycles
+            self._free(self.stepper)
+
+    def _give_up(self, stepper: Stepper, error: BaseException) -> None:
+        """Whatever got past the guards of steps and verbs: the arm stops, requests are refused."""
+        self.lost = error
+        words = f"the control thread failed: {type(error).__name__}: {error}"
+        self.queue.close(InternalError(f"{words}; configure the node again"))
+        try:
+            stepper.commander.halt()
+        except BaseException:  # the node tries again
+            self._outlet.log("error", f"no stop message:\n{traceback.format_exc()}")
+        self._report(threading.current_thread().name, error)
+
+    def _free(self, stepper: Stepper) -> None:
+        self.stepper = None
+        try:
+            stepper.close()
+        except BaseException as error:
+            self.lost = self.lost or error
+            self._outlet.log("error", f"the session was not freed:\n{traceback.format_exc()}")
+        gc.unfreeze()
+        gc.collect()  # plans hold the session's buffers in cycles
 
     def _schedule(self) -> None:
         if not self._realtime_priority:
@@ -173,7 +200,7 @@ class Control:
         try:
             stepper.tick(now_ns)
             self._outlet.alive()
-        except Exception as error:
+        except BaseException as error:  # a policy may call sys.exit
             stepper.fail(error)
 
     def _next(self, stepper: Stepper, deadline_ns: int) -> int:
@@ -194,7 +221,7 @@ class Control:
             answer = verb.carry_out(handlers)
         except FlashRTError as error:
             answer = refusal(error)
-        except Exception as error:
+        except BaseException as error:
             self._outlet.log("error", f"{verb.name}:\n{traceback.format_exc()}")
             answer = refusal(error)
         stepper.timing.verb_ms.add((self._clock_ns() - begun_ns) / 1e6)

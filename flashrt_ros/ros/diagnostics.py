@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus, KeyValue
@@ -18,7 +18,10 @@ from flashrt_ros.ros.plan_timing import PlanTiming
 from flashrt_ros.ros.records import StatusRecord
 from flashrt_ros.ros.stop_guard import StopGuard
 from flashrt_ros.ros.timing import Timing
+from flashrt_ros.ros.worker import Loss
 
+SKEW_MS = 250.0
+"""Header clocks of two inputs that lie farther apart than transport explains."""
 SILENT_S = 3.0
 """A topic without messages for this long is shown with its age even if nothing needs it now."""
 
@@ -103,6 +106,15 @@ def plans_entry(plans: PlanTiming, late_before: int) -> Entry:
     return entry
 
 
+def threads_entry(losses: Mapping[str, tuple[bool, Loss]]) -> Entry:
+    """Threads of ours that failed: an error at first, a warning later, if they run again."""
+    entry = Entry("threads")
+    for name, (fresh, loss) in losses.items():
+        entry.worsen(Level.ERROR if fresh else Level.WARN, loss.words)
+        entry.values[f"failures of {name}"] = str(loss.count)
+    return entry
+
+
 def storage_entry(status: StatusRecord) -> Entry:
     """Capsules and their bytes."""
     entry = Entry("capsules", message=f"{status.capsules} capsules")
@@ -183,6 +195,27 @@ def input_entry(
     return entry
 
 
+def _compare_clocks(entries: Sequence[Entry], intake: Intake) -> None:
+    """Warns of publishers whose header clocks do not agree, as on machines without time sync."""
+    figures = intake.figures.values()
+    behind = [
+        (each.arrivals.behind_ms, entry) for each, entry in zip(figures, entries, strict=True)
+    ]
+    stamped = sorted((ms, entry.name) for ms, entry in behind if not math.isnan(ms))
+    if len(stamped) < 2:
+        return
+    (least, ahead), (most, _) = stamped[0], stamped[-1]
+    for ms, entry in behind:
+        if not math.isnan(ms):
+            entry.values["header clock behind the foremost_ms"] = f"{ms - least:.1f}"
+        if most - least > SKEW_MS and ms == most:
+            entry.worsen(
+                Level.WARN,
+                f"its header stamps are {most - least:.0f} ms behind those of {ahead}: the clocks "
+                "of their publishers differ; synchronise them (ages are not judged by stamps)",
+            )
+
+
 def _rates(figures: InputFigures, age_ms: float) -> dict[str, str]:
     arrivals = figures.arrivals
     low, middle, high = arrivals.interval_ms.percentiles(1, 50, 99)
@@ -256,6 +289,7 @@ class Diagnostics:
             )
             for topic, figures in intake.figures.items()
         ]
+        _compare_clocks(entries, intake)
         trailing = intake.sampler.trailing_bytes()
         for entry, topic in zip(entries, intake.figures, strict=True):
             entry.values["trailing_bytes"] = str(trailing[topic])

@@ -22,6 +22,7 @@ from flashrt_ros.contract.task import TaskText
 from flashrt_ros.errors import ContractError
 from flashrt_ros.ros.arrivals import Arrivals
 from flashrt_ros.ros.records import Outlet
+from flashrt_ros.ros.worker import Report, Worker, ignore
 
 BACKLOG = 256
 """Messages that may wait for the intake thread; then new ones are dropped and counted."""
@@ -102,13 +103,20 @@ class Intake:
         overflow: Messages dropped because the intake thread was too far behind.
     """
 
-    def __init__(self, contract: Contract, outlet: Outlet, torch_threads: int = 1) -> None:
+    def __init__(
+        self,
+        contract: Contract,
+        outlet: Outlet,
+        torch_threads: int = 1,
+        report: Report = ignore,
+    ) -> None:
         """Starts the thread.
 
         Args:
             contract: What to read.
             outlet: For the log.
             torch_threads: Of the operators that resize images.
+            report: Told of a failure of the thread, which then begins again.
         """
         self.sampler = Sampler(contract)
         self.figures = {
@@ -131,8 +139,7 @@ class Intake:
         self._lock = threading.Lock()
         self._jump: tuple[int, str] | None = None
         self._waiting: queue.SimpleQueue[_Arrival | None] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._run, name="intake", daemon=True)
-        self._thread.start()
+        self._worker = Worker("intake", self._run, report)
 
     def receive(self, topic: str, cdr: bytes) -> None:
         """Takes one serialized message; called by subscriptions, one at a time.
@@ -185,8 +192,7 @@ class Intake:
     def close(self, timeout_s: float = 2.0) -> bool:
         """Ends the thread; False if it hangs."""
         self._waiting.put(None)
-        self._thread.join(timeout_s)
-        return not self._thread.is_alive()
+        return self._worker.close(timeout_s)
 
     def _run(self) -> None:
         torch.set_num_threads(self._torch_threads)

@@ -12,12 +12,10 @@ from typing import Any
 from diagnostic_msgs.msg import DiagnosticArray
 from rclpy.clock import Clock, ClockType, JumpThreshold
 from rclpy.duration import Duration
-from rclpy.event_handler import SubscriptionEventCallbacks
 from rclpy.lifecycle import LifecycleNode, LifecycleState, TransitionCallbackReturn
 
 from flashrt_ros.contract import Contract
 from flashrt_ros.errors import FlashRTError, InternalError
-from flashrt_ros.ros import messages
 from flashrt_ros.ros.assembly import make_stepper
 from flashrt_ros.ros.commander import Commander
 from flashrt_ros.ros.control import Control
@@ -27,10 +25,11 @@ from flashrt_ros.ros.diagnostics import (
     motion_entry,
     stop_entry,
     storage_entry,
+    threads_entry,
 )
 from flashrt_ros.ros.intake import Intake
 from flashrt_ros.ros.motion import Motion
-from flashrt_ros.ros.outlet import RosOutlet, qos_profile
+from flashrt_ros.ros.outlet import RosOutlet
 from flashrt_ros.ros.parameters import Parameters, contract_path
 from flashrt_ros.ros.qos_watch import QosWatch
 from flashrt_ros.ros.records import StatusRecord
@@ -39,7 +38,10 @@ from flashrt_ros.ros.status import ModeLog
 from flashrt_ros.ros.stepper import Stepper
 from flashrt_ros.ros.stop_guard import StopGuard
 from flashrt_ros.ros.storage import Storage
+from flashrt_ros.ros.subscriptions import subscribe
+from flashrt_ros.ros.transitions import ControlLostError, guard_transitions, require_control
 from flashrt_ros.ros.verbs import Answer, done
+from flashrt_ros.ros.worker import Losses
 
 SUCCESS = TransitionCallbackReturn.SUCCESS
 FAILURE = TransitionCallbackReturn.FAILURE
@@ -62,13 +64,14 @@ class PolicyNode(LifecycleNode):
             **kwargs: For rclpy's Node, such as ``context``.
         """
         super().__init__("policy", **kwargs)
-        self._guard_transitions()
+        guard_transitions(self)
         self._settings = Parameters(self)
         self._motion = Motion()
         self._outlet = RosOutlet(self)
         # Set by the control thread, which must not spend its time on diagnostics.
         self._fault = threading.Event()
         self._outlet.on_fault = self._fault.set
+        self._losses = Losses(self._outlet, self._motion, self._halt)
         self._diagnostics = Diagnostics(self.get_fully_qualified_name())
         self._diagnostics_publisher = self.create_publisher(DiagnosticArray, "/diagnostics", 10)
         self._mode_log = ModeLog()
@@ -81,7 +84,12 @@ class PolicyNode(LifecycleNode):
         self._stop_guard: StopGuard | None = None
         self._subscriptions_by_topic: dict[str, Any] = {}
         self._services_of_policy = Services(
-            self, self._motion, self._settings.options, self._outlet, self._at_once
+            self,
+            self._motion,
+            self._settings.options,
+            self._outlet,
+            self._at_once,
+            self._losses.failed,
         )
         # Timers on the steady clock: a simulated clock may stand still or jump.
         steady = Clock(clock_type=ClockType.STEADY_TIME)
@@ -136,6 +144,10 @@ class PolicyNode(LifecycleNode):
                 self._release()
             self._outlet.status(self._status())
             return FAILURE
+        except ControlLostError as error:
+            self._transition_failed(str(error))
+            self._outlet.status(self._status())
+            return ERROR
         except Exception as error:
             self._transition_failed(f"{name} failed: {error}", traceback.format_exc())
             self._outlet.status(self._status())
@@ -154,11 +166,14 @@ class PolicyNode(LifecycleNode):
         contract = Contract.load(contract_path(settings.needed("contract")))
         self._contract = contract
         settings.locked = True
+        self._losses.clear()
         commander = Commander(
             contract, self._motion, self._outlet, settings["dry_run"], settings["miss_limit_s"]
         )
         self._commander = commander
-        intake = self._intake = Intake(contract, self._outlet, settings["torch_threads"])
+        intake = self._intake = Intake(
+            contract, self._outlet, settings["torch_threads"], self._losses.failed
+        )
 
         def make() -> Stepper:
             assert self._storage is not None
@@ -171,6 +186,7 @@ class PolicyNode(LifecycleNode):
                 self._motion,
                 self._outlet,
                 self._storage,
+                self._losses.failed,
             )
 
         self._control = Control(
@@ -179,11 +195,16 @@ class PolicyNode(LifecycleNode):
             contract.period_s,
             settings["torch_threads"],
             settings["realtime_priority"],
+            report=self._losses.failed,
         )
-        self._storage = Storage(settings["capsule_dir"], self._control.queue, self._outlet)
+        self._storage = Storage(
+            settings["capsule_dir"], self._control.queue, self._outlet, self._losses.failed
+        )
         self._control.start()
         self._outlet.open(contract, self.create_lifecycle_publisher, self._qos_watch.listener)
-        self._subscribe(contract, intake)
+        self._subscriptions_by_topic = subscribe(self, contract, intake, self._qos_watch)
+        for topic, subscription in self._subscriptions_by_topic.items():
+            self._outlet.resolved[topic] = subscription.topic_name
         self._subscribe_stop(contract, commander)
         self._services_of_policy.queue = self._control.queue
         self._motion.configure(settings["hold"])
@@ -204,30 +225,6 @@ class PolicyNode(LifecycleNode):
         for words in contract.cautions():
             outlet.log("warn", f"{contract.source}: {words}")
 
-    def _subscribe(self, contract: Contract, intake: Intake) -> None:
-        for topic, type_name, qos in contract.topics():
-
-            def receive(cdr: bytes, topic: str = topic) -> None:
-                intake.receive(topic, cdr)
-
-            def lose(event: Any, topic: str = topic) -> None:
-                intake.figures[topic].arrivals.lost = event.total_count
-
-            profile = qos_profile(qos)
-            subscription = self.create_subscription(
-                messages.interface(type_name),
-                topic,
-                receive,
-                profile,
-                raw=True,
-                event_callbacks=SubscriptionEventCallbacks(
-                    incompatible_qos=self._qos_watch.listener("input", topic, profile),
-                    message_lost=lose,
-                ),
-            )
-            self._subscriptions_by_topic[topic] = subscription
-            self._outlet.resolved[topic] = subscription.topic_name
-
     def _subscribe_stop(self, contract: Contract, commander: Commander) -> None:
         if contract.stop is None:
             return
@@ -245,6 +242,7 @@ class PolicyNode(LifecycleNode):
 
     def _deactivate(self, state: LifecycleState) -> None:
         self._halt_for_good()
+        require_control(self._control)
         self._forward(super().on_deactivate(state), "deactivate")
 
     def _clean_up(self, state: LifecycleState) -> None:
@@ -257,6 +255,10 @@ class PolicyNode(LifecycleNode):
     def _forward(result: TransitionCallbackReturn, name: str) -> None:
         if result != SUCCESS:
             raise InternalError(f"{name}: a publisher answered {result}")
+
+    def _halt(self) -> None:
+        if self._commander is not None:
+            self._commander.halt()
 
     def _halt_for_good(self) -> None:
         """The stop message while it can still be sent, and nothing after it."""
@@ -300,20 +302,6 @@ class PolicyNode(LifecycleNode):
         self._services_of_policy.close()
         self._jump_handle.unregister()
         super().destroy_node()
-
-    def _guard_transitions(self) -> None:
-        """Refuses a transition that is not possible now; in rclpy it would end the process."""
-        change = self._service_change_state.callback
-
-        def guarded(request: Any, response: Any) -> Any:
-            try:
-                return change(request, response)
-            except Exception as error:
-                self.get_logger().error(f"transition {request.transition.id} refused: {error}")
-                response.success = False
-                return response
-
-        self._service_change_state.callback = guarded
 
     def _start_up(self) -> None:
         self._autostart.cancel()
@@ -368,6 +356,9 @@ class PolicyNode(LifecycleNode):
         self._services_of_policy.expire()
         if self._stop_guard is not None:
             self._stop_guard.check(time.monotonic_ns())
+        if self._control is not None and self._control.lost is not None:
+            # The way of an error in the lifecycle: on_error cleans up, managers see it.
+            self.trigger_deactivate() if self._motion.active else self.trigger_cleanup()
         if self._fault.is_set():
             self._fault.clear()
             self._publish_diagnostics()
@@ -434,6 +425,8 @@ class PolicyNode(LifecycleNode):
                 self._motion.active,
             )
             entries += self._diagnostics.outputs(contract, self._outlet.topic_name)
+        if (losses := self._losses.found()) or control is not None:
+            entries.append(threads_entry(losses))
         if (commander := self._commander) is not None:
             entries.append(self._diagnostics.limits(commander.limited, commander.limited_words))
         hardware = contract.robot if contract is not None else ""

@@ -8,6 +8,9 @@ from typing import Any, Protocol
 
 import torch
 
+from flashrt_ros.errors import InternalError
+from flashrt_ros.ros.worker import Report, Worker, ignore
+
 
 class PlanningSession(Protocol):
     """What the planner needs of a session."""
@@ -23,8 +26,16 @@ class Planner:
         took_ns: How long the last plan took; 0 before the first.
     """
 
-    def __init__(self, session: PlanningSession, torch_threads: int = 1) -> None:
-        """Starts the thread."""
+    def __init__(
+        self, session: PlanningSession, torch_threads: int = 1, report: Report = ignore
+    ) -> None:
+        """Starts the thread.
+
+        Args:
+            session: Whose plans are run.
+            torch_threads: Of this thread's torch operators.
+            report: Told of a failure of the thread, which then begins again.
+        """
         self.took_ns = 0
         self._session = session
         self._torch_threads = torch_threads
@@ -34,8 +45,8 @@ class Planner:
         self._running = False
         self._error: BaseException | None = None
         self._closed = False
-        self._thread = threading.Thread(target=self._run, name="planner", daemon=True)
-        self._thread.start()
+        self._report = report
+        self._worker = Worker("planner", self._run, self._lost)
 
     @property
     def busy(self) -> bool:
@@ -75,7 +86,8 @@ class Planner:
         """The finished plan, once; None while there is none.
 
         Raises:
-            BaseException: What the plan raised.
+            InternalError: The thread was lost with the plan, or the plan wanted to end it.
+            Exception: What the plan raised.
         """
         with self._condition:
             if self._ticket is None or self._running:
@@ -83,6 +95,9 @@ class Planner:
             ticket, self._ticket = self._ticket, None
             if self._error is not None:
                 error, self._error = self._error, None
+                if not isinstance(error, Exception):
+                    # Such as SystemExit: whoever takes the plan must not end by it.
+                    raise InternalError(f"the planner thread met {error!r}") from error
                 raise error
             return ticket
 
@@ -98,8 +113,15 @@ class Planner:
             self._closed = True
             self._ticket = None
             self._condition.notify()
-        self._thread.join(timeout_s)
-        return not self._thread.is_alive()
+        return self._worker.close(timeout_s)
+
+    def _lost(self, name: str, error: BaseException) -> None:
+        """The plan under way is lost with the thread; whoever takes it is told."""
+        with self._condition:
+            self._running = False
+            if self._ticket is not None:
+                self._error = error
+        self._report(name, error)
 
     def _run(self) -> None:
         torch.set_num_threads(self._torch_threads)

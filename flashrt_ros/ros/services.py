@@ -9,7 +9,6 @@ This rests on executors sending through ``Service.send_response``, which is publ
 from __future__ import annotations
 
 import queue
-import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
@@ -27,6 +26,7 @@ from flashrt_ros.ros.motion import Motion
 from flashrt_ros.ros.records import CapsuleRecord, Outlet, PreviewRecord
 from flashrt_ros.ros.resumption import Options
 from flashrt_ros.ros.verbs import QUEUE_LENGTH, Answer, Ledger, Verb, VerbQueue, refusal
+from flashrt_ros.ros.worker import Report, Worker, ignore
 from flashrt_ros.srv import (
     Command,
     DropCapsule,
@@ -114,6 +114,7 @@ class Services:
         options: Options,
         outlet: Outlet,
         at_once: Callable[[str], Answer],
+        report: Report = ignore,
     ) -> None:
         """Creates them.
 
@@ -123,13 +124,14 @@ class Services:
             options: See ``Options``.
             outlet: For the log.
             at_once: Carries out one of ``AT_ONCE`` by its name.
+            report: Told of a failure of the thread that sends, which then begins again.
         """
         self.queue: VerbQueue | None = None
         self.ledger = Ledger()
         self._motion = motion
         self._options = options
         self._outlet = outlet
-        self._replies = Replies(outlet)
+        self._replies = Replies(outlet, report)
         for endpoint in ON_CONTROL_THREAD:
             self._create(node, endpoint.name, endpoint.type, self._enqueue(endpoint))
         for name in AT_ONCE:
@@ -216,12 +218,11 @@ class Replies:
     control thread must not, nor the executor.
     """
 
-    def __init__(self, outlet: Outlet) -> None:
+    def __init__(self, outlet: Outlet, report: Report = ignore) -> None:
         """Starts the thread."""
         self._outlet = outlet
         self._waiting: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._run, name="replies", daemon=True)
-        self._thread.start()
+        self._worker = Worker("replies", self._run, report)
 
     def defer(self, service: Service) -> None:
         """Lets a service answer with ``Deferred``."""
@@ -240,7 +241,7 @@ class Replies:
     def close(self) -> None:
         """Sends what waits and ends the thread."""
         self._waiting.put(None)
-        self._thread.join(SEND_TIMEOUT_S)
+        self._worker.close(SEND_TIMEOUT_S)
 
     def _run(self) -> None:
         while (send := self._waiting.get()) is not None:

@@ -22,6 +22,7 @@ from flashrt_ros.errors import (
 )
 from flashrt_ros.ros.records import Outlet
 from flashrt_ros.ros.verbs import Answer, Verb, VerbQueue, done, refusal
+from flashrt_ros.ros.worker import Report, Worker, ignore
 from flashrt_ros.runtime.capsule_folder import CapsuleFolder
 
 PENDING = 8
@@ -50,8 +51,17 @@ class Storage:
         queue: Of the control thread.
     """
 
-    def __init__(self, capsule_dir: str, queue_: VerbQueue, outlet: Outlet) -> None:
-        """Starts the thread; ``capsule_dir`` is empty where the node shall have no files."""
+    def __init__(
+        self, capsule_dir: str, queue_: VerbQueue, outlet: Outlet, report: Report = ignore
+    ) -> None:
+        """Starts the thread.
+
+        Args:
+            capsule_dir: Empty where the node shall have no files.
+            queue_: Of the control thread.
+            outlet: For the log.
+            report: Told of a failure of the thread, which then begins again.
+        """
         self.folder: CapsuleFolder | None = None
         self._reason = "expected a folder, found none; set it and configure the node again"
         if capsule_dir:
@@ -67,8 +77,7 @@ class Storage:
         self._changed = threading.Condition()
         self._pending = 0
         self._running = 0
-        self._thread = threading.Thread(target=self._run, name="storage", daemon=True)
-        self._thread.start()
+        self._worker = Worker("storage", self._run, report)
 
     def require_folder(self) -> CapsuleFolder:
         """Returns the folder.
@@ -111,8 +120,7 @@ class Storage:
         with self._changed:
             self._changed.wait_for(lambda: not self._running, timeout_s)
         self._jobs.put(None)
-        self._thread.join(max(0.0, end_s - time.monotonic()))
-        return not self._thread.is_alive()
+        return self._worker.close(end_s - time.monotonic())
 
     def _advance(
         self,
@@ -124,6 +132,7 @@ class Storage:
     ) -> None:
         """Carries a task on in this thread as far as it may; ``error`` is raised in it."""
         answer: Answer | None
+        fatal: BaseException | None = None
         while True:
             try:
                 there = task.send(None) if error is None else task.throw(error)
@@ -133,9 +142,11 @@ class Storage:
             except FlashRTError as failure:
                 answer = refusal(failure)
                 break
-            except Exception as failure:
+            except BaseException as failure:
                 self._outlet.log("error", f"{verb.name}:\n{traceback.format_exc()}")
                 answer = refusal(failure)
+                # The verb is answered and no longer counted, whatever becomes of this thread.
+                fatal = None if isinstance(failure, Exception) else failure
                 break
             if there is here:
                 continue
@@ -153,6 +164,8 @@ class Storage:
             self._changed.notify_all()
         if answer is not None:
             verb.answer(answer)
+        if fatal is not None:
+            raise fatal
 
     def _to_control(self, verb: Verb, task: Task, background: bool) -> None:
         # A queue that is closed refuses its turn, even while the control thread has it.

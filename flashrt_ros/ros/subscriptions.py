@@ -1,0 +1,49 @@
+"""Subscriptions of the inputs: bytes go to the intake as they come, undecoded."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rclpy.event_handler import SubscriptionEventCallbacks
+from rclpy.node import Node
+
+from flashrt_ros.contract import Contract
+from flashrt_ros.ros import messages
+from flashrt_ros.ros.intake import Intake
+from flashrt_ros.ros.outlet import qos_profile
+from flashrt_ros.ros.qos_watch import QosWatch
+
+
+def subscribe(node: Node, contract: Contract, intake: Intake, watch: QosWatch) -> dict[str, Any]:
+    """Makes the subscriptions of a contract.
+
+    Args:
+        node: Their node.
+        contract: Says topics, types and QoS.
+        intake: Gets the bytes, and the count of what the middleware lost.
+        watch: Told of QoS that does not fit.
+
+    Returns:
+        Subscriptions by topic as the contract writes it.
+    """
+    subscriptions = {}
+    for topic, type_name, qos in contract.topics():
+
+        def receive(cdr: bytes, topic: str = topic) -> None:
+            intake.receive(topic, cdr)
+
+        def lose(event: Any, topic: str = topic) -> None:
+            intake.figures[topic].arrivals.lost = event.total_count
+
+        profile = qos_profile(qos)
+        subscriptions[topic] = node.create_subscription(
+            messages.interface(type_name),
+            topic,
+            receive,
+            profile,
+            raw=True,
+            event_callbacks=SubscriptionEventCallbacks(
+                incompatible_qos=watch.listener("input", topic, profile), message_lost=lose
+            ),
+        )
+    return subscriptions
