@@ -52,6 +52,11 @@ COMMANDS = (
     ),
     Command("check", "run the conformance suite on a policy", "flashrt_ros.check_command"),
     Command("bench", "measure the published figures on this machine", "flashrt_ros.bench.command"),
+    Command(
+        "soak",
+        "run a node with verbs for minutes or hours and look whether it stays as it was",
+        "flashrt_ros.soak_command",
+    ),
     Command("demo", "run the demonstration and print its table", "flashrt_ros.demo.run"),
     Command(
         "capsule",

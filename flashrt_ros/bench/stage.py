@@ -138,7 +138,7 @@ class Stage:
         """
         assert process.stdout is not None
         if not process.stdout.readline():
-            raise DeadlineError(f"{_name(process)}: ended early: {self._last_words(process)}")
+            raise DeadlineError(f"{_name(process)}: ended early: {self.last_words(process)}")
 
     def result(self, process: subprocess.Popen[str]) -> dict[str, Any]:
         """Waits for a process to end and returns the JSON line that it printed last.
@@ -150,12 +150,12 @@ class Stage:
             output, _ = process.communicate(timeout=PATIENCE_S)
         except subprocess.TimeoutExpired as late:
             raise DeadlineError(
-                f"{_name(process)}: no result in {PATIENCE_S:.0f} s: {self._last_words(process)}"
+                f"{_name(process)}: no result in {PATIENCE_S:.0f} s: {self.last_words(process)}"
             ) from late
         lines = [line for line in output.splitlines() if line.startswith("{")]
         if process.returncode or not lines:
             raise DeadlineError(
-                f"{_name(process)}: ended with {process.returncode}: {self._last_words(process)}"
+                f"{_name(process)}: ended with {process.returncode}: {self.last_words(process)}"
             )
         found: dict[str, Any] = json.loads(lines[-1])
         return found
@@ -197,9 +197,14 @@ class Stage:
         self._processes.append(process)
         return process
 
-    def _last_words(self, process: subprocess.Popen[str]) -> str:
+    def words(self, process: subprocess.Popen[str]) -> str:
+        """All that a process said on its standard error; of the node, also its output."""
         path = self.folder / f"{self._processes.index(process)}.err"
-        return "\n".join(path.read_text(errors="replace").splitlines()[-8:])
+        return path.read_text(errors="replace")
+
+    def last_words(self, process: subprocess.Popen[str]) -> str:
+        """The end of it."""
+        return "\n".join(self.words(process).splitlines()[-8:])
 
 
 def _large_messages() -> dict[str, str]:

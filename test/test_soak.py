@@ -1,0 +1,138 @@
+"""The soak: what it calls a growth or an error, and that a short one at a real node finds none.
+
+A soak that overlooks a leak is worse than none, so each kind of finding is provoked in figures.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flashrt_ros import cli
+from flashrt_ros.hardware.process_usage import Usage, usage_of
+from flashrt_ros.soak_command import judge
+
+MIB = 1 << 20
+
+
+def samples(count: int = 25) -> list[dict[str, Any]]:
+    """A run without findings."""
+    spread = {"took_ms p50 p99 max": (2.0, 3.0, 4.0), "latency_ms p50 p99 max": (1.0, 1.0, 1.0)}
+    usage = {"resident_bytes": 400 * MIB, "threads": 20, "descriptors": 25, "device_bytes": None}
+    return [
+        {"calls": {"snapshot": 10}, "steps": 50, "records_lost": 0, "errors": {}}
+        | {"usage": dict(usage)}
+        | spread
+        for _ in range(count)
+    ]
+
+
+def test_control_a_run_that_stays_as_it_was() -> None:
+    report = judge(samples(), [], "")
+    assert report["findings"] == []
+    assert (report["calls"], report["steps"]) == (250, 1250)
+    assert report["growth"] == {"resident_bytes": 0.0}
+
+
+def _leak(found: list[dict[str, Any]]) -> None:
+    for number, sample in enumerate(found):
+        sample["usage"]["resident_bytes"] += number * MIB
+
+
+def _gpu_leak(found: list[dict[str, Any]]) -> None:
+    for number, sample in enumerate(found):
+        sample["usage"]["device_bytes"] = (100 + number) * MIB
+
+
+def _descriptors(found: list[dict[str, Any]]) -> None:
+    found[-1]["usage"]["descriptors"] = found[-2]["usage"]["descriptors"] = 40
+    found[-3]["usage"]["descriptors"] = 40
+
+
+def _refusal(found: list[dict[str, Any]]) -> None:
+    found[3]["errors"] = {"restore: code 10: no room": 2}
+    found[9]["errors"] = {"restore: code 10: no room": 1}
+
+
+def _records(found: list[dict[str, Any]]) -> None:
+    found[7]["records_lost"] = 4
+
+
+@pytest.mark.parametrize(
+    ("spoil", "words"),
+    [
+        (_leak, "resident_bytes: "),
+        (_gpu_leak, "device_bytes: "),
+        (_descriptors, "descriptors: 25 to 40"),
+        (_refusal, "3 x restore: code 10: no room"),
+        (_records, "4 control steps without a record"),
+    ],
+)
+def test_what_is_not_as_it_should_be_is_found(
+    spoil: Callable[[list[dict[str, Any]]], None], words: str
+) -> None:
+    found = samples()
+    spoil(found)
+    (finding,) = judge(found, [], "")["findings"]
+    assert words in finding
+
+
+def test_what_fills_up_at_first_is_no_growth() -> None:
+    found = samples()
+    for sample in found[:5]:
+        sample["usage"]["resident_bytes"] = 100 * MIB
+    assert judge(found, [], "")["findings"] == []
+
+
+def test_words_of_the_log_and_an_early_end_are_findings() -> None:
+    report = judge(samples(), ["[ERROR] it broke"], "TimeoutError")
+    assert report["findings"] == [
+        "log: [ERROR] it broke",
+        "the client ended early: TimeoutError",
+    ]
+    assert "expected five samples" in judge(samples(3), [], "")["findings"][0]
+
+
+def test_usage_of_a_process_is_that_of_the_system() -> None:
+    before = usage_of(os.getpid())
+    assert before.resident_bytes > 10 * MIB
+    ballast, gate = bytearray(os.urandom(64 * MIB)), threading.Event()
+    thread = threading.Thread(target=gate.wait)
+    thread.start()
+    with Path(os.devnull).open() as file:
+        after = usage_of(os.getpid())
+        assert file.fileno() >= 0
+    gate.set()
+    thread.join()
+    assert after.resident_bytes - before.resident_bytes > 48 * MIB
+    assert after.threads == before.threads + 1
+    assert after.descriptors == before.descriptors + 1
+    assert len(ballast) == 64 * MIB
+    assert usage_of(2**22 + 1) == Usage()
+
+
+@pytest.mark.parametrize(
+    "words", [["--minutes", "0"], ["--minutes", "0.1", "--interval", "2"], ["--rate", "0"]]
+)
+def test_wrong_options_are_refused(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["soak", *words]) == cli.USAGE
+    assert "at least five intervals" in capsys.readouterr().err
+
+
+@pytest.mark.ros
+@pytest.mark.slow
+def test_a_short_soak_of_a_real_node(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "soak.json"
+    words = ["soak", "--minutes", "0.2", "--interval", "2", "--json", str(path)]
+    assert cli.main(words) == cli.OK, capsys.readouterr().out
+    report = json.loads(path.read_text())
+    called = {name for sample in report["samples"] for name in sample["calls"]}
+    assert {"snapshot", "restore", "rollback", "preview", "save_capsule", "pause"} <= called
+    assert report["steps"] > 100
+    assert report["findings"] == []
