@@ -226,6 +226,21 @@ def _rotation(section: Section, field: str, names: tuple[str, ...]) -> str:
     return rotation
 
 
+def _publishing(section: Section, field: str, period_s: float) -> tuple[float, str]:
+    """Rate and kind of interpolation; 0 where commands leave in control steps only."""
+    if not section.has("publish_rate_hz"):
+        if section.has("interpolation"):
+            found = section.raw("interpolation", "")
+            section.fail("interpolation", "this key only with `publish_rate_hz`", found)
+        return 0.0, "hold"
+    place = field in ("position", "pose")
+    kinds = ("linear", "hold") if field == "pose" else ("linear", "cubic", "hold")
+    return (
+        section.number("publish_rate_hz", above=1.0 / period_s, most=1000.0),
+        section.text("interpolation", "linear" if place else "hold", kinds),
+    )
+
+
 def _limits(section: Section, names: tuple[str, ...]) -> dict[str, tuple[float, float]]:
     limits: dict[str, tuple[float, float]] = {}
     for name, pair in section.by_name("limits", names).items():
@@ -271,6 +286,8 @@ def read_output(section: Section, period_s: float) -> Output:
         section.fail("max_effort", f"no such key for {type_name}", "max_effort")
     if section.has("frame_id") and not kind.stamped:
         section.fail("frame_id", f"no such key for {type_name}, it has no header", "frame_id")
+    publish_rate_hz, interpolation = _publishing(section, field, period_s)
+    period_s = 1.0 / publish_rate_hz if publish_rate_hz else period_s
     output = Output(
         topic=_topic(section),
         type=type_name,
@@ -285,6 +302,8 @@ def read_output(section: Section, period_s: float) -> Output:
         frame_id=section.text("frame_id", ""),
         max_effort=section.number("max_effort", 0.0, least=0.0),
         time_from_start_s=section.number("time_from_start_s", period_s, above=0.0, most=3600.0),
+        publish_rate_hz=publish_rate_hz,
+        interpolation=interpolation,
         qos=_qos(section, COMMAND_QOS, period_s),
         path=section.path,
     )

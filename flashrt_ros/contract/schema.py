@@ -84,6 +84,8 @@ KEYS: Mapping[str, tuple[str, ...]] = {
         "frame_id",
         "max_effort",
         "time_from_start_s",
+        "publish_rate_hz",
+        "interpolation",
         "qos",
     ),
     "start": ("measured", "index", "max_distance", "ramp_s", "max_age_ms"),
@@ -225,6 +227,8 @@ class Output:
         frame_id: Of the message's header.
         max_effort: Of a GripperCommand.
         time_from_start_s: Of a JointTrajectory's one point.
+        publish_rate_hz: At which it is published between control steps; 0: in control steps only.
+        interpolation: ``linear``, ``cubic`` or ``hold``.
         qos: Of the publisher.
         path: Key path in the file, for messages.
     """
@@ -244,6 +248,8 @@ class Output:
     frame_id: str = ""
     max_effort: float = 0.0
     time_from_start_s: float = 0.0
+    publish_rate_hz: float = 0.0
+    interpolation: str = "hold"
     qos: Qos = dataclasses.field(default_factory=lambda: Qos(reliability="reliable"))
     path: str = ""
 

@@ -14,8 +14,11 @@ import numpy as np
 import numpy.typing as npt
 
 from flashrt_ros.contract import ActionShaper, Command, Contract, StartGate
+from flashrt_ros.contract.between import Interpolator
+from flashrt_ros.contract.output import Commands
 from flashrt_ros.ros.motion import Motion
 from flashrt_ros.ros.records import Outlet, Vector
+from flashrt_ros.ros.relay import Relay
 
 ACK_TIMEOUT_S = 0.2
 """How long a stop message is waited for; a subscriber that is gone must not block the stop."""
@@ -60,6 +63,7 @@ class Commander:
         limited_words: What was changed in the last of them.
         guard: Called with the steady clock before anything leaves, under the lock; forbids motion
             where the stop input does.
+        relay: Publishes between control steps; None where no output wants it, or before ``start``.
     """
 
     def __init__(
@@ -92,6 +96,25 @@ class Commander:
         self._last: dict[str, Vector] = {}
         self._moving: set[str] = set()
         self._missing_since_ns: int | None = None
+        self._between = {
+            output.topic: Interpolator(output, contract.period_s)
+            for output in contract.actions
+            if output.publish_rate_hz
+        }
+        self.relay: Relay | None = None
+
+    def start(self) -> None:
+        """Begins to publish between control steps, where the contract wants it."""
+        if self._between:
+            outputs = [between.output for between in self._between.values()]
+            self.relay = Relay(
+                outputs, self.publish_between, lambda: self.moving, self._fail, self._outlet
+            )
+            self.relay.start()
+
+    def close(self) -> bool:
+        """Ends that; False if its thread hangs."""
+        return self.relay is None or self.relay.close()
 
     @property
     def moving(self) -> bool:
@@ -136,7 +159,8 @@ class Commander:
             self._motion.started()
             self._missing_since_ns = None
             if not self.dry_run:
-                self._send(self.shaper.messages(shaped, self._outlet.stamp_ns()))
+                messages = self.shaper.messages(shaped, self._outlet.stamp_ns())
+                self._send(messages, now_ns, last)
             self._last = {**last, **shaped.commands}
             if shaped.limited:
                 self.limited += 1
@@ -163,9 +187,14 @@ class Commander:
                 self._outlet.log("warn", "no action for longer than miss_limit_s: stop message")
                 self.halt()
                 return
-            commands = self.shaper.miss_messages(self._last, self._outlet.stamp_ns())
+            last = self._last
+            for topic, between in self._between.items():
+                # A stop is where the arm was sent last, not where it would have been sent next.
+                if between.output.on_miss == "stop" and between.place is not None:
+                    last = {**last, topic: between.place}
+            commands = self.shaper.miss_messages(last, self._outlet.stamp_ns())
             due = [c for c in commands if c.output.topic in self._moving and (c.repeat or first)]
-            self._send(due)
+            self._send(due, now_ns, last)
             self._last = {**self._last, **{c.output.topic: c.values for c in due}}
             if any(not command.repeat for command in due):
                 self._motion.interrupt()
@@ -180,21 +209,62 @@ class Commander:
         """
         with self._motion.lock:
             last = {topic: self._last[topic] for topic in self._moving if topic in self._last}
+            for topic, between in self._between.items():
+                if (place := between.cut()) is not None and topic in last:
+                    last[topic] = place
             commands = self.shaper.stop_messages(last, self._outlet.stamp_ns())
             if not all_outputs:
                 commands = [c for c in commands if c.output.topic in self._moving]
-            if not self.dry_run:
-                self._send(commands)
+            if commands and not self.dry_run:
+                self._outlet.send(commands)
             self._moving.clear()
             self._missing_since_ns = None
             self._motion.interrupt()
             if commands and wait and not self.dry_run and not self._outlet.flush(ACK_TIMEOUT_S):
                 self._outlet.log("warn", "a subscriber has not acknowledged the stop message")
 
-    def _send(self, commands: Sequence[Command]) -> None:
+    def _send(self, commands: Sequence[Command], now_ns: int, last: Commands) -> None:
+        """Sends commands, or leaves them to the relay; ``last``: those before."""
         if not commands or self.dry_run:
             return
-        self._outlet.send(commands)
+        at_once = []
         for command in commands:
+            topic = command.output.topic
             resting = not command.repeat and self._missing_since_ns is not None
-            (self._moving.discard if resting else self._moving.add)(command.output.topic)
+            (self._moving.discard if resting else self._moving.add)(topic)
+            between = self._between.get(topic)
+            if between is None or resting:
+                at_once.append(command)
+                if between is not None:
+                    between.cut()
+            elif command.repeat and command.output.on_miss == "zeros":
+                between.jump(command.values, now_ns)
+            else:
+                between.aim(command.values, now_ns, last.get(topic))
+        if at_once:
+            self._outlet.send(at_once)
+        if self.relay is not None:
+            self.relay.wake()
+
+    def publish_between(self, topics: Sequence[str], now_ns: int) -> int:
+        """Publishes samples of these outputs as of now, and says of how many there were some."""
+        with self._motion.lock:
+            self.guard(now_ns)
+            if not self._motion.wants_to_move:
+                return 0
+            stamp_ns = self._outlet.stamp_ns()
+            samples = []
+            for topic in topics:
+                between = self._between[topic]
+                if topic not in self._moving or (values := between.sample(now_ns)) is None:
+                    continue
+                fields = self.shaper.encode(between.output, values, stamp_ns)
+                samples.append(Command(between.output, fields, values))
+            if samples:
+                self._outlet.send(samples)
+            return len(samples)
+
+    def _fail(self, reason: str) -> None:
+        with self._motion.lock:
+            self.halt()
+            self._motion.hold(reason)

@@ -16,6 +16,7 @@ from flashrt_ros.ros.messages import time_of
 from flashrt_ros.ros.motion import Mode
 from flashrt_ros.ros.plan_timing import PlanTiming
 from flashrt_ros.ros.records import StatusRecord
+from flashrt_ros.ros.relay import Relay
 from flashrt_ros.ros.stop_guard import StopGuard
 from flashrt_ros.ros.timing import Timing
 from flashrt_ros.ros.worker import Loss
@@ -259,6 +260,7 @@ class Diagnostics:
         self._missed = 0
         self._late = 0
         self._limited = 0
+        self._relay_missed = 0
 
     def reset(self) -> None:
         """Forgets findings, at clean-up."""
@@ -266,6 +268,7 @@ class Diagnostics:
         self._missed = 0
         self._late = 0
         self._limited = 0
+        self._relay_missed = 0
 
     def inputs(
         self,
@@ -337,6 +340,19 @@ class Diagnostics:
         """Plans beside; remembers how many periods had to wait so far."""
         entry = plans_entry(plans, self._late)
         self._late = plans.late
+        return entry
+
+    def relay(self, relay: Relay) -> Entry:
+        """Samples between control steps; remembers how many were missed so far."""
+        entry = Entry("relay")
+        entry.values = {
+            "samples": str(relay.samples),
+            "missed samples": str(relay.missed),
+            "late_ms p50 p99 max": _row(relay.late_ms.percentiles(50, 99, 100)),
+        }
+        if (new := relay.missed - self._relay_missed) > 0:
+            entry.worsen(Level.WARN, f"{new} samples missed between control steps")
+        self._relay_missed = relay.missed
         return entry
 
     def message(self, entries: list[Entry], hardware: str, stamp_ns: int) -> DiagnosticArray:

@@ -202,6 +202,7 @@ class PolicyNode(LifecycleNode):
         )
         self._control.start()
         self._outlet.open(contract, self.create_lifecycle_publisher, self._qos_watch.listener)
+        commander.start()
         self._subscriptions_by_topic = subscribe(self, contract, intake, self._qos_watch)
         for topic, subscription in self._subscriptions_by_topic.items():
             self._outlet.resolved[topic] = subscription.topic_name
@@ -279,6 +280,8 @@ class PolicyNode(LifecycleNode):
             self.get_logger().error("clean-up: a capsule file is not done; it is left behind")
         if self._control is not None and not self._control.close():
             self.get_logger().error("clean-up: the control thread does not end; it is left behind")
+        if self._commander is not None and not self._commander.close():
+            self.get_logger().error("clean-up: the relay does not end; it is left behind")
         for subscription in self._subscriptions_by_topic.values():
             self.destroy_subscription(subscription)
         if self._intake is not None:
@@ -429,6 +432,8 @@ class PolicyNode(LifecycleNode):
             entries.append(threads_entry(losses))
         if (commander := self._commander) is not None:
             entries.append(self._diagnostics.limits(commander.limited, commander.limited_words))
+            if commander.relay is not None:
+                entries.append(self._diagnostics.relay(commander.relay))
         hardware = contract.robot if contract is not None else ""
         message = self._diagnostics.message(entries, hardware, self._outlet.stamp_ns())
         self._diagnostics_publisher.publish(message)

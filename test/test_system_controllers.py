@@ -1,0 +1,150 @@
+"""The shipped contracts for ros2_control at a running node: controllers take every message.
+
+ros2_control itself is not among what the tests can install, so ``trajectory_controller`` applies
+its rules; the controls show that it does refuse.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+from flashrt_ros.msg import PolicyStatus
+from node_peer import JOINTS
+from stage import Stage
+from std_msgs.msg import Float64MultiArray
+from trajectory_controller import forward_fault, trajectory_fault
+from trajectory_msgs.msg import JointTrajectory, JointTrajectoryPoint
+
+pytestmark = pytest.mark.ros
+FOLDER = Path(__file__).parents[1] / "config" / "ros2_control"
+TRAJECTORY, FORWARD = "joint_trajectory_controller", "forward_position_controller"
+
+
+def controllers() -> Any:
+    return yaml.safe_load((FOLDER / "controllers.yaml").read_text())
+
+
+def shipped(name: str) -> dict[str, Any]:
+    """A shipped contract for the robot and the policy of the tests: two joints, a and b."""
+    text = (FOLDER / f"{name}.contract.yaml").read_text()
+    for ours, theirs in zip(("shoulder", "elbow"), JOINTS, strict=True):
+        text = text.replace(ours, theirs)
+    fields: dict[str, Any] = yaml.safe_load(text)
+    parts = [
+        {
+            "topic": "joint_states",
+            "type": "sensor_msgs/msg/JointState",
+            "field": field,
+            "names": list(JOINTS),
+            "unit": unit,
+        }
+        for field, unit in (("position", "rad"), ("velocity", "rad/s"))
+    ]
+    fields["observations"][0].update({"parts": parts, "max_age_ms": 3000})
+    fields["actions"] = fields["actions"][:1]
+    fields["actions"][0]["unit"] = "rad"
+    # Every message is counted here, however late the reader is.
+    fields["actions"][0]["qos"] = {"depth": 1000}
+    fields["start"]["measured"] = parts[0]
+    fields["start"]["max_distance"] = 0.2
+    return fields
+
+
+@pytest.fixture(scope="module")
+def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    with Stage(tmp_path_factory.mktemp("controllers")) as stage:
+        yield stage
+
+
+def test_the_controllers_are_those_of_the_contracts() -> None:
+    managed = controllers()
+    joints = {
+        name: managed[name]["ros__parameters"]["joints"]
+        for name in managed
+        if "_" in name and name != "controller_manager"
+    }
+    for name in ("trajectory", "forward"):
+        fields = yaml.safe_load((FOLDER / f"{name}.contract.yaml").read_text())
+        for action in fields["actions"]:
+            controller, _, interface = action["topic"].partition("/")
+            assert action["names"] == joints[controller]
+            kind = managed["controller_manager"]["ros__parameters"][controller]["type"]
+            wanted = {
+                "joint_trajectory_controller/JointTrajectoryController": "joint_trajectory",
+                "forward_command_controller/ForwardCommandController": "commands",
+            }
+            assert interface == wanted[kind]
+
+
+def test_a_trajectory_controller_takes_every_message(stage: Stage) -> None:
+    found = stage.peer.record(JointTrajectory, f"/{TRAJECTORY}/joint_trajectory")
+    stage.run(contract=shipped("trajectory"))
+    stage.wait_steps(10)
+    stage.do("stop")
+    stage.peer.wait(lambda: found and len(found[-1].points[0].velocities), "the stop message")
+    now_s = stage.peer.node.get_clock().now().nanoseconds * 1e-9
+    faults = [trajectory_fault(message, JOINTS, now_s) for message in found]
+    assert set(faults) == {""}
+    assert len(found) > 10
+    assert list(found[-1].points[0].velocities) == [0.0, 0.0], "the stop comes to rest"
+    moved = [list(message.points[0].positions) for message in found]
+    assert np.abs(np.diff(moved, axis=0)).max() <= 0.1 + 1e-9
+
+
+def test_control_of_the_above_what_would_be_dropped_is_named() -> None:
+    def message(**changes: Any) -> JointTrajectory:
+        point = JointTrajectoryPoint(positions=[0.0, 0.0], **changes.pop("point", {}))
+        return JointTrajectory(**{"joint_names": ["a", "b"], "points": [point], **changes})
+
+    assert trajectory_fault(message(), JOINTS, 10.0) == ""
+    assert trajectory_fault(message(joint_names=["b", "a"]), JOINTS, 10.0) == ""
+    assert "not those" in trajectory_fault(message(joint_names=["a"]), JOINTS, 10.0)
+    assert trajectory_fault(message(points=[]), JOINTS, 10.0) == "no points"
+    assert "velocity" in trajectory_fault(message(point={"velocities": [0.1, 0.0]}), JOINTS, 10.0)
+    assert "effort" in trajectory_fault(message(point={"effort": [0.1, 0.0]}), JOINTS, 10.0)
+    twice = JointTrajectoryPoint(positions=[0.0, 0.0])
+    assert "increase" in trajectory_fault(message(points=[twice, twice]), JOINTS, 10.0)
+    past = message()
+    past.header.stamp.sec = 3
+    assert trajectory_fault(past, JOINTS, 10.0) == "it lies in the past"
+    assert forward_fault(Float64MultiArray(data=[1.0]), JOINTS) == "1 numbers for 2 joints"
+
+
+def test_a_forward_controller_gets_its_samples_and_a_stop_cuts_them(stage: Stage) -> None:
+    found = stage.peer.record(Float64MultiArray, f"/{FORWARD}/commands")
+    stage.run(contract=shipped("forward"))
+    stage.wait_steps(20)
+    stage.do("stop")
+    stage.wait_status(PolicyStatus.STOPPED)
+    steps = sum(step.published for step in stage.steps)
+    sent = len(found)
+    assert {forward_fault(message, JOINTS) for message in found} == {""}
+    # Ten samples for each control step; on a busy machine some are left out, and counted.
+    assert sent > 2 * steps
+    moved = np.array([list(message.data) for message in found])
+    assert np.abs(np.diff(moved, axis=0)).max() <= 0.1 + 1e-9
+    last = list(found[-1].data)
+    assert last == list(found[-2].data), "the stop message repeats the last sample"
+    stage.diagnostics.clear()
+    entry = stage.wait_diagnostic("output /forward_position_controller/commands", "ok", level=0)
+    assert entry.message == "ok"
+    assert len(found) == sent, "and then there is silence"
+
+    def counted() -> int:
+        values = [
+            int(pair.value)
+            for array in stage.diagnostics
+            for status in array.status
+            if status.name == "/policy: relay"
+            for pair in status.values
+            if pair.key == "samples"
+        ]
+        return values[-1] if values else 0
+
+    stage.peer.wait(counted, "the relay in /diagnostics")
+    assert counted() == sent - 1, "all samples were counted; the stop message is none"
