@@ -7,7 +7,6 @@ is answered at once and not at the next control period only.
 from __future__ import annotations
 
 import gc
-import os
 import threading
 import time
 import traceback
@@ -17,8 +16,10 @@ import torch
 
 from flashrt_ros.errors import DeadlineError, FlashRTError, InternalError, NotConfiguredError
 from flashrt_ros.ros.handlers import Handlers
+from flashrt_ros.ros.motion import Mode
 from flashrt_ros.ros.previewer import RETRY_S
 from flashrt_ros.ros.records import Outlet
+from flashrt_ros.ros.scheduling import cpu_set, schedule
 from flashrt_ros.ros.stepper import Stepper
 from flashrt_ros.ros.verbs import QUEUE_LENGTH, Verb, VerbQueue, refusal
 from flashrt_ros.ros.worker import Report, ignore
@@ -45,6 +46,7 @@ class Control:
         period_s: float,
         torch_threads: int,
         realtime_priority: int = 0,
+        cpu_affinity: str = "",
         clock_ns: Callable[[], int] = time.monotonic_ns,
         report: Report = ignore,
     ) -> None:
@@ -57,6 +59,7 @@ class Control:
             period_s: Length of a control period.
             torch_threads: Of this thread's torch operators.
             realtime_priority: For SCHED_FIFO; 0: ordinary scheduling.
+            cpu_affinity: CPUs of this thread, such as ``4-7``; empty: any.
             clock_ns: Steady clock.
             report: Told, in the thread, if it ends by a fault; before the session is freed.
         """
@@ -68,6 +71,7 @@ class Control:
         self._period_ns = round(period_s * 1e9)
         self._torch_threads = torch_threads
         self._realtime_priority = realtime_priority
+        self._cpus = cpu_set(cpu_affinity)
         self._clock_ns = clock_ns
         self._report = report
         self._ready = threading.Event()
@@ -111,7 +115,7 @@ class Control:
         try:
             self.stepper = self._make()
             # Only now: threads that loading has started must not inherit it.
-            self._schedule()
+            schedule(self._realtime_priority, self._cpus, self._outlet)
             # What exists now stays: a full collection over all of torch's objects takes tens of
             # milliseconds, several control periods.
             gc.collect()
@@ -151,19 +155,6 @@ class Control:
         gc.unfreeze()
         gc.collect()  # plans hold the session's buffers in cycles
 
-    def _schedule(self) -> None:
-        if not self._realtime_priority:
-            return
-        parameter = os.sched_param(self._realtime_priority)
-        try:
-            os.sched_setscheduler(threading.get_native_id(), os.SCHED_FIFO, parameter)
-        except OSError as error:
-            self._outlet.log(
-                "warn",
-                f"realtime_priority {self._realtime_priority}: {error}; ordinary scheduling; "
-                "raise rtprio for this user in /etc/security/limits.conf",
-            )
-
     def _loop(self, stepper: Stepper, handlers: Handlers) -> None:
         deadline_ns: int | None = None
         while not self._stopping:
@@ -186,7 +177,10 @@ class Control:
                         break
                     self._carry_out(stepper, handlers, verb)
                 continue
-            wait_s = IDLE_S if deadline_ns is None else (deadline_ns - now_ns) / 1e9
+            if self._keep_warm(stepper, now_ns):
+                continue
+            idle_s = min(IDLE_S, stepper.warmth.patience_s)
+            wait_s = idle_s if deadline_ns is None else (deadline_ns - now_ns) / 1e9
             waiting = stepper.previewer.waiting
             verb = self.queue.get(0.0 if waiting else wait_s)
             if verb is None and waiting:
@@ -202,6 +196,15 @@ class Control:
             self._outlet.alive()
         except BaseException as error:  # a policy may call sys.exit
             stepper.fail(error)
+
+    def _keep_warm(self, stepper: Stepper, now_ns: int) -> bool:
+        if stepper.motion.mode is Mode.RUNNING or stepper.occupied:
+            return False
+        try:
+            return stepper.warmth.turn(now_ns)
+        except BaseException as error:
+            stepper.fail(error)
+            return False
 
     def _next(self, stepper: Stepper, deadline_ns: int) -> int:
         """The next deadline; periods that have passed already are counted, not made up for."""

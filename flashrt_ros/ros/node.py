@@ -195,6 +195,7 @@ class PolicyNode(LifecycleNode):
             contract.period_s,
             settings["torch_threads"],
             settings["realtime_priority"],
+            settings["cpu_affinity"],
             report=self._losses.failed,
         )
         self._storage = Storage(

@@ -167,6 +167,21 @@ DECLARATIONS: Sequence[Declaration] = (
         98,
     ),
     Declaration(
+        "cpu_affinity",
+        "",
+        CONFIGURE,
+        "CPUs of the control thread, such as 4-7,10; empty: any",
+    ),
+    Declaration(
+        "keep_warm_s",
+        0.0,
+        ANY,
+        "While no step is taken, replay the policy after so long a rest; its state stays; "
+        "0: never",
+        0.0,
+        60.0,
+    ),
+    Declaration(
         "capsule_dir",
         "~/.ros/flashrt_ros/capsules",
         CONFIGURE,

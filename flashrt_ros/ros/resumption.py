@@ -23,6 +23,7 @@ class Options:
         publish_chunk: Publish adopted chunks.
         start_timeout_s: How long ``~/resume`` waits for the first command.
         service_timeout_s: After this a service answers TIMEOUT.
+        keep_warm_s: Replay the policy after so long a rest; 0: never.
     """
 
     def __init__(self) -> None:
@@ -31,6 +32,7 @@ class Options:
         self.publish_chunk = False
         self.start_timeout_s = 1.0
         self.service_timeout_s = 5.0
+        self.keep_warm_s = 0.0
 
 
 class Resumption:

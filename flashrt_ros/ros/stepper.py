@@ -34,6 +34,7 @@ from flashrt_ros.ros.status import element_names, same_kind, status_of
 from flashrt_ros.ros.storage import Storage
 from flashrt_ros.ros.timing import Timing
 from flashrt_ros.ros.trial import Trial
+from flashrt_ros.ros.warmth import Warmth
 from flashrt_ros.runtime.policy import Action
 
 
@@ -105,6 +106,7 @@ class Stepper:
         self._contract = contract
         self._planner = planner
         self._trial = Trial(session)
+        self.warmth = Warmth(session, self._trial, options)
         self._names = element_names(contract, session.policy)
         self.resumption = Resumption(motion, options, clock_ns)
         self.previewer = Previewer(
@@ -218,6 +220,7 @@ class Stepper:
 
     def _step(self, sample: Sample, now_ns: int, period_ms: float) -> None:
         epoch = self.motion.epoch
+        self.warmth.used(now_ns)
         first = self.motion.starting
         host = replace(self.session.host)
         tick, capsule = self.session.tick, self.session.capsule_id
@@ -398,6 +401,11 @@ class Stepper:
     def plans_beside(self) -> bool:
         """Whether plans run beside the control steps."""
         return self._planner is not None
+
+    @property
+    def occupied(self) -> bool:
+        """True while a plan or a preview is under way."""
+        return self.previewer.waiting or (self._planner is not None and self._planner.occupied)
 
     @property
     def last_status(self) -> StatusRecord:

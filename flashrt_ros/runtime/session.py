@@ -249,6 +249,19 @@ class PolicySession(Planning):
                 self._engine.write_inputs(checked)
             return self._take(rows, shape)
 
+    def replay_plan(self) -> None:
+        """Replays a plan of ``PlanKind.BESIDE`` on what it saw last, to keep the device awake.
+
+        Its outputs are of no use, and nothing else is written; no plan may be under way.
+
+        Raises:
+            NotConfiguredError: The session is closed.
+            BusyError: A plan runs.
+        """
+        self._check_present()
+        with self._engine.alone():
+            self._engine.run_plan_beside()
+
     def state_bytes(self) -> bytes:
         """Returns all bytes of the state, padding (zeros) included; for tests.
 
