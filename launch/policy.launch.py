@@ -20,6 +20,7 @@ from launch_ros.actions import Node
 
 SHARE = Path(__file__).absolute().parents[1]
 SWITCH = ["true", "false"]
+PROFILES = {"": None, "thor": SHARE / "config" / "thor.yaml"}
 
 # The variable that names the Fast DDS profile, by ROS 2 distribution: renamed after Jazzy, which
 # reads the old name only; later ones warn about it.
@@ -34,7 +35,13 @@ def generate_launch_description() -> LaunchDescription:
             DeclareLaunchArgument(
                 "params_file",
                 default_value=str(SHARE / "config" / "policy_node.yaml"),
-                description="parameters of the node; the arguments below overrule it",
+                description="parameters of the node; profile and arguments below overrule it",
+            ),
+            DeclareLaunchArgument(
+                "profile",
+                default_value="",
+                choices=list(PROFILES),
+                description="parameters for a machine, over those of params_file",
             ),
             DeclareLaunchArgument(
                 "namespace", default_value="", description="namespace of the node and its topics"
@@ -70,7 +77,18 @@ def generate_launch_description() -> LaunchDescription:
                 "record",
                 default_value="false",
                 choices=SWITCH,
-                description="record all topics into an MCAP bag in the current folder",
+                description="record what a verified evaluation needs; needs the argument contract",
+            ),
+            DeclareLaunchArgument(
+                "record_to",
+                default_value="",
+                description="folder of the recording; empty: one with the time in its name",
+            ),
+            DeclareLaunchArgument(
+                "log_level",
+                default_value="info",
+                choices=["debug", "info", "warn", "error"],
+                description="least level that the node logs",
             ),
             DeclareLaunchArgument(
                 "large_messages",
@@ -98,21 +116,40 @@ def _actions(context: LaunchContext) -> list:
     actions = []
     if argument("large_messages") == "true":
         actions += _profile()
+    profile = PROFILES[argument("profile")]
     actions.append(
         Node(
             package="flashrt_ros",
             executable="policy_node",
             name="policy",
             namespace=argument("namespace"),
-            parameters=[argument("params_file"), given],
+            parameters=[argument("params_file"), *([str(profile)] if profile else []), given],
+            arguments=["--ros-args", "--log-level", argument("log_level")],
             output="screen",
         )
     )
     if argument("record") == "true":
         actions.append(
-            ExecuteProcess(cmd=["ros2", "bag", "record", "-s", "mcap", "-a"], output="screen")
+            _recorder(argument("contract"), argument("namespace"), argument("record_to"))
         )
     return actions
+
+
+def _recorder(contract: str, namespace: str, folder: str) -> ExecuteProcess:
+    if not contract:
+        raise RuntimeError(
+            "record:=true: expected the argument contract:=FILE, which says what is to be "
+            "recorded, found none"
+        )
+    # Takes a second, and only a recording needs it.
+    from flashrt_ros.contract import Contract
+    from flashrt_ros.contract.recording import recorded_topics
+    from flashrt_ros.ros.parameters import contract_path
+
+    topics = recorded_topics(Contract.load(contract_path(contract)), namespace)
+    to = ["-o", folder] if folder else []
+    command = ["ros2", "bag", "record", "-s", "mcap", *to, "--topics", *topics]
+    return ExecuteProcess(cmd=command, output="screen")
 
 
 def _profile() -> list:

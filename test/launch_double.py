@@ -119,6 +119,11 @@ class ExecuteProcess:
         return [text(word, context) for word in self.cmd]
 
 
+@dataclass
+class Shutdown:
+    reason: str = ""
+
+
 class Node:
     def __init__(
         self,
@@ -133,6 +138,7 @@ class Node:
         condition: IfCondition | None = None,
         output: str = "log",
         emulate_tty: bool = False,
+        **ignored: Any,
     ) -> None:
         self.package, self.executable, self.name, self.namespace = (
             package,
@@ -174,6 +180,26 @@ def yaml_value(value: Any, context: LaunchContext) -> str:
     return text(value, context)
 
 
+class LifecycleNode(Node):
+    def __init__(self, *, name: Any, namespace: Any, **more: Any) -> None:
+        super().__init__(name=name, namespace=namespace, **more)
+
+
+@dataclass
+class OnStateTransition:
+    """Holds entities that come once a node has reached a state."""
+
+    entities: Sequence[Any]
+    target_lifecycle_node: LifecycleNode
+    goal_state: str
+
+
+@dataclass
+class RegisterEventHandler:
+    event_handler: OnStateTransition
+    condition: IfCondition | None = None
+
+
 @dataclass
 class LaunchDescription:
     entities: list[Any] = field(default_factory=list)
@@ -190,11 +216,13 @@ class Launched:
         commands: Command lines in order.
         environment: Variables set by the file.
         arguments: Declared arguments with their values.
+        later: State of a node, and the command lines that wait for it.
     """
 
     commands: list[list[str]]
     environment: dict[str, str]
     arguments: dict[str, str]
+    later: dict[str, list[list[str]]] = field(default_factory=dict)
 
 
 def available() -> bool:
@@ -216,6 +244,8 @@ def evaluate(path: Path, prefix: Path, **arguments: str) -> Launched:
             "DeclareLaunchArgument": DeclareLaunchArgument,
             "ExecuteProcess": ExecuteProcess,
             "OpaqueFunction": OpaqueFunction,
+            "RegisterEventHandler": RegisterEventHandler,
+            "Shutdown": Shutdown,
             "SetEnvironmentVariable": SetEnvironmentVariable,
         },
         "launch.conditions": {"IfCondition": IfCondition, "UnlessCondition": UnlessCondition},
@@ -224,7 +254,8 @@ def evaluate(path: Path, prefix: Path, **arguments: str) -> Launched:
             "PathJoinSubstitution": PathJoinSubstitution,
         },
         "launch_ros": {},
-        "launch_ros.actions": {"Node": Node},
+        "launch_ros.actions": {"LifecycleNode": LifecycleNode, "Node": Node},
+        "launch_ros.event_handlers": {"OnStateTransition": OnStateTransition},
     }
     saved = {name: sys.modules.get(name) for name in modules}
     for name, names in modules.items():
@@ -249,6 +280,7 @@ def evaluate(path: Path, prefix: Path, **arguments: str) -> Launched:
 def _run(description: LaunchDescription, prefix: Path, given: dict[str, str]) -> Launched:
     context = LaunchContext()
     commands: list[list[str]] = []
+    later: dict[str, list[list[str]]] = {}
     waiting = list(description.entities)
     while waiting:
         entity = waiting.pop(0)
@@ -262,6 +294,10 @@ def _run(description: LaunchDescription, prefix: Path, given: dict[str, str]) ->
             waiting[:0] = made or []
         elif isinstance(entity, SetEnvironmentVariable):
             context.environment[text(entity.name, context)] = text(entity.value, context)
+        elif isinstance(entity, RegisterEventHandler):
+            handler = entity.event_handler
+            lines = [each.command(prefix, context) for each in handler.entities]
+            later[handler.goal_state] = lines
         elif isinstance(entity, Node | ExecuteProcess):
             commands.append(entity.command(prefix, context))
         else:
@@ -269,4 +305,4 @@ def _run(description: LaunchDescription, prefix: Path, given: dict[str, str]) ->
     unknown = sorted(set(given) - set(context.launch_configurations))
     if unknown:
         raise ValueError(f"launch arguments {unknown} are not declared")
-    return Launched(commands, context.environment, dict(context.launch_configurations))
+    return Launched(commands, context.environment, dict(context.launch_configurations), later)

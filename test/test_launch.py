@@ -14,6 +14,11 @@ from pathlib import Path
 
 import launch_double
 import pytest
+import yaml
+
+from flashrt_ros.contract import Contract
+from flashrt_ros.contract.recording import recorded_topics
+from flashrt_ros.ros.parameters import DECLARATIONS
 
 ROOT = Path(__file__).resolve().parents[1]
 POLICY = ROOT / "launch" / "policy.launch.py"
@@ -68,11 +73,59 @@ def test_arguments_overrule_the_file() -> None:
     assert command.index("--params-file") < command.index("-p")
 
 
-def test_recording_is_off_unless_asked_for() -> None:
+DEMO = ROOT / "config" / "demo_arm.contract.yaml"
+
+
+def test_recording_has_exactly_what_an_evaluation_reads() -> None:
     assert len(policy().commands) == 1
-    recorder = policy(record="true").commands[1]
-    assert recorder[:3] == ["ros2", "bag", "record"]
-    assert "mcap" in recorder
+    recorder = policy(
+        record="true", contract=str(DEMO), namespace="left", record_to="/b"
+    ).commands[1]
+    assert recorder[: recorder.index("--topics")] == [
+        *("ros2", "bag", "record", "-s", "mcap", "-o", "/b")
+    ]
+    contract = Contract.load(DEMO)
+    topics = recorder[recorder.index("--topics") + 1 :]
+    assert topics == recorded_topics(contract, "/left/")
+    own = {"policy_step", "capsule_event", "status", "action_chunk"}
+    named = {topic for topic, *_ in contract.topics()} | {o.topic for o in contract.actions}
+    resolved = {t if t.startswith("/") else f"/left/{t}" for t in named}
+    assert set(topics) == resolved | {f"/left/policy/{name}" for name in own} | {
+        "/clock",
+        "/diagnostics",
+    }
+    assert recorded_topics(contract)[-1].startswith("/"), "names in the root namespace"
+
+
+def test_a_recording_without_a_contract_is_refused() -> None:
+    with pytest.raises(RuntimeError, match="expected the argument contract:=FILE"):
+        policy(record="true")
+
+
+def test_the_profile_of_a_machine_stands_between_file_and_arguments() -> None:
+    (command,) = policy(profile="thor", device="cpu").commands
+    files = [word for flag, word in itertools.pairwise(command) if flag == "--params-file"]
+    assert files == [str(ROOT / "config" / name) for name in ("policy_node.yaml", "thor.yaml")]
+    assert parameters(command)[-1] == "device:='cpu'"
+    profile = yaml.safe_load((ROOT / "config" / "thor.yaml").read_text())["/**"]["ros__parameters"]
+    known = {declaration.name: declaration for declaration in DECLARATIONS}
+    for name, value in profile.items():
+        assert type(value) is type(known[name].default), name
+        assert known[name].most == 0 or known[name].least <= value <= known[name].most
+
+
+def test_a_recording_is_played_once_the_node_is_active_and_nothing_is_commanded() -> None:
+    file = ROOT / "launch" / "play.launch.py"
+    launched = launch_double.evaluate(
+        file, Path("/prefix"), bag="/b", policy="hold3", contract=str(DEMO), loop="true"
+    )
+    (node,) = launched.commands
+    assert {"dry_run:=true", "autostart:=true", "use_sim_time:=false"} <= set(parameters(node))
+    ((program, *words),) = launched.later["active"]
+    assert program.endswith("lib/flashrt_ros/flashrt_ros")
+    assert words == ["play", "/b", "--contract", str(DEMO), "--rate", "1.0", "--loop"]
+    with pytest.raises(ValueError, match="'bag' was not given"):
+        launch_double.evaluate(file, Path("/prefix"))
 
 
 @pytest.mark.parametrize(
