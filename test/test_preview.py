@@ -403,3 +403,28 @@ def test_an_episode_is_the_same_however_states_are_exchanged(memory: PagedMemory
         assert torch.equal(one, other.actions_HA)
     assert copied.state_bytes() == mapped.state_bytes()
     checks.settle(copied)
+
+
+def test_nothing_is_copied_while_a_plan_is_awaited(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who waits for a plan that runs beside asks again every few milliseconds."""
+    session, see = branched("beside", "cpu")
+    preview = session.begin_preview(["a"], see(90))
+    ticket = session.begin_plan(see(91))
+    copied: list[int] = []
+    copy_ = session.device.copy_
+
+    def counted(dst: torch.Tensor, src: torch.Tensor) -> None:
+        copied.append(dst.nbytes)
+        copy_(dst, src)
+
+    monkeypatch.setattr(session.device, "copy_", counted)
+    with pytest.raises(BusyError, match="a plan that runs beside is under way"):
+        preview.run_next()
+    assert not copied
+    session.run_plan(ticket)
+    assert session.adopt(ticket)
+    copied.clear()
+    preview.run_next()
+    assert copied, "control: else it does"
+    preview.close()
+    session.close()

@@ -209,7 +209,7 @@ def test_full_store_says_why() -> None:
         store.reserve()
     words = str(caught.value)
     assert "512 of 612 bytes are held by 3 capsules" in words
-    assert "1 are pinned and 2 share storage" in words
+    assert "1 are pinned, 2 share storage and 0 are read or moved now" in words
     assert "raise store_bytes" in words
 
 

@@ -20,8 +20,8 @@ from separate_host import separate_host
 from flashrt_ros.errors import ErrorCode, NotConfiguredError
 from flashrt_ros.ros.motion import Mode
 from flashrt_ros.ros.records import EventKind
-from flashrt_ros.ros.storage import PENDING
-from flashrt_ros.ros.verbs import Answer, Verb
+from flashrt_ros.ros.storage import PENDING, Where
+from flashrt_ros.ros.verbs import Answer, Verb, done
 from flashrt_ros.runtime.buffers import padded
 from flashrt_ros.runtime.device.base import Pair
 from flashrt_ros.runtime.engine import complete_layout
@@ -239,6 +239,56 @@ def test_a_capsule_that_is_dropped_while_it_is_moved(rig: Rig) -> None:
     assert "was dropped while it was moved" in answer.message
     assert rig.session.store.bytes_used == used - rig.session.layout.fixed_bytes
     assert rig.session.store.host_bytes_used == 0
+
+
+def test_a_file_goes_when_the_last_who_holds_it_is_done(rig: Rig, tmp_path: Path) -> None:
+    """Nobody asks again for one that is dropped while it is saved, or while a move brings it."""
+    assert ask(rig, "snapshot", name="cut", tier="disk").code is ErrorCode.NONE
+    for name in ("saved", "moved", "written"):
+        assert ask(rig, "snapshot", name=name).code is ErrorCode.NONE
+        if name != "written":
+            assert ask(rig, "move_capsule", name=name, tier="disk").code is ErrorCode.NONE
+    held = threading.Event()
+    stuck = Verb("stuck", lambda handlers, verb: None, 0, 2**63 - 1)
+
+    def wait() -> Any:
+        yield Where.STORAGE
+        assert held.wait(LIMIT_S)
+        return done("")
+
+    rig.storage.run(stuck, wait())
+    calls = [
+        rig.call("save_capsule", name="saved", file="kept"),
+        rig.call("move_capsule", name="moved", tier="device"),
+        rig.call("move_capsule", name="written", tier="disk"),
+    ]
+    for name in ("saved", "moved", "written"):
+        rig.call("drop_capsule", name=name)
+    held.set()
+    answers = [finish(rig, verb) for verb, _ in calls]
+    assert [a.code for a in answers] == [ErrorCode.NONE, *[ErrorCode.NOT_FOUND] * 2]
+    pump(rig, lambda: not rig.storage._running)
+    left = {path.name.partition(".")[0] for path in (tmp_path / "capsules").iterdir()}
+    assert left == {"cut", "kept"}
+    assert rig.storage.close()
+
+
+def test_the_branches_of_a_preview_do_not_give_way_to_each_other(tmp_path: Path) -> None:
+    rig = rig_of(tmp_path, slots=66, blocks=0)
+    assert ask(rig, "snapshot", name="away", tier="disk").code is ErrorCode.NONE
+    rig.ask("snapshot", name="here")
+    rig.ask("snapshot", name="newer")
+    while rig.session.store.pool.free or len(rig.session._ring.ids()) > 1:
+        rig.ask("snapshot", pin=True)
+        rig.tick()
+    verb, _ = rig.call("preview", names=["away", "here"])
+    pump(rig, lambda: verb.result is not None or rig.stepper.previewer.waiting)
+    assert verb.result is None, verb.result
+    there = tiers(rig)
+    assert (there["away"], there["here"], "newer" in there) == ("device", "device", False)
+    rig.stepper.previewer.end(NotConfiguredError("the test is over"))
+    assert all(c.segment.place.holders == 1 for c in rig.session.store.list())
+    rig.storage.close()
 
 
 def test_a_load_copies_beside_steps_and_is_given_back_if_its_name_is_taken(rig: Rig) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from capsule_child import continuation
 from separate_host import separate_host
 from tier_sessions import DEVICE, DISK, HOST, WEIGHT, run, session_of
 from toy_policies import ToyRecurrent, observations
@@ -203,3 +204,79 @@ def test_a_preview_reaches_every_tier_and_holds_what_it_runs(session: PolicySess
         assert session.state_digest() == digest
         session.fork("cut", seeds=(9,), names=("branch",))
     assert session.store.bytes_used == 2 * WEIGHT, "of the ring: nothing stays held"
+
+
+def test_the_branches_of_a_preview_do_not_give_way_to_each_other(session: PolicySession) -> None:
+    seen = observations(3)
+    session.snapshot("away", tier=DISK)
+    run(session)
+    session.snapshot("here")
+    expected = [chunk.actions_HA.tolist() for chunk in session.preview(("away", "here"), seen)]
+    session.move("away", DISK)
+    for name in ("b", "c", "d"):
+        run(session, 1)
+        session.snapshot(name, pin=True)
+    assert session.store.pool.free == 0
+    found = session.preview(("away", "here"), seen)
+    assert [chunk.actions_HA.tolist() for chunk in found] == expected
+    # Where there is no room for all, none has gone.
+    session.move("away", DISK)
+    run(session, 1)
+    session.snapshot("e", pin=True)
+    with pytest.raises(NoMemoryError, match="no room for one more capsule"):
+        session.preview(("away", "here"), seen)
+    assert {"away", "here"} <= {c.name for c in session.store.list()}
+    assert all(c.segment.place.holders == 1 for c in session.store.list())
+
+
+def test_a_move_makes_no_capsule_more(
+    session: PolicySession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many have a name: nobody gives way to one that has its name already."""
+    for name in ("parked", "b", "c"):
+        session.snapshot(name)
+    parked = session.begin_move("parked", HOST, parked=True)
+    assert parked is not None
+    session.carry(parked)
+    session.commit_move(parked)
+    monkeypatch.setattr("flashrt_ros.runtime.store.MAX_CAPSULES", 3)
+    assert session.move("parked", DEVICE).segment.tier is DEVICE
+    assert {c.name for c in session.store.list() if not c.automatic} == {"parked", "b", "c"}
+    # And who is on the way to where nobody gives way does not, either.
+    moving = session.begin_move("b", HOST)
+    assert moving is not None
+    session.store.touch(session.store.get("parked"))
+    session.snapshot("d")
+    session.carry(moving)
+    assert session.last_evicted == ["c"]
+    session.commit_move(moving)
+    assert session.store.get("b").segment.tier is HOST
+
+
+def test_a_file_that_is_gone_is_written_again(
+    session: PolicySession, folder: CapsuleFolder
+) -> None:
+    """Else the only copy would be given up for a file that somebody has removed."""
+    run(session)
+    session.snapshot("cut", tier=DISK)
+    expected = continuation(session, 12)
+    for harm in ("removed", "shortened", "replaced"):
+        session.restore("cut")
+        (file,) = folder.files()
+        path = folder.path / file
+        if harm == "shortened":
+            path.write_bytes(path.read_bytes()[:-1])
+        else:
+            path.unlink()
+        if harm == "replaced":
+            path.mkdir()
+        assert session.move("cut", DISK).segment.tier is DISK
+        (other,) = (name for name in folder.files() if name != file)
+        session.restore("cut")
+        assert continuation(session, 12) == expected
+        if harm == "replaced":
+            path.rmdir()
+        assert folder.files() == [other]
+    session.drop("cut")
+    session.close()
+    assert folder.files() == []

@@ -49,6 +49,7 @@ class Storage:
     Attributes:
         folder: Where files are; None: the node has none.
         queue: Of the control thread.
+        afterwards: Called in any thread at the end of each task, before it is answered.
     """
 
     def __init__(
@@ -72,6 +73,7 @@ class Storage:
                 self._reason = str(error)
                 outlet.log("warn", f"no capsule files: parameter 'capsule_dir': {error}")
         self.queue = queue_
+        self.afterwards: Callable[[], None] = lambda: None
         self._outlet = outlet
         self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._changed = threading.Condition()
@@ -103,6 +105,8 @@ class Storage:
 
     def run(self, verb: Verb, task: Task, background: bool = False) -> None:
         """Begins a task; on the control thread, which carries out its first part at once.
+
+        From other threads one that yields ``Where.STORAGE`` before anything else.
 
         Args:
             verb: Answered with what the task returns or raises.
@@ -158,6 +162,7 @@ class Storage:
                 return
             except FlashRTError as refused:
                 error = refused
+        self.afterwards()
         with self._changed:
             self._running -= 1
             self._pending -= not background

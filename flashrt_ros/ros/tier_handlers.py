@@ -42,6 +42,8 @@ class TierHandlers:
         self._session = stepper.session
         self._motion = stepper.motion
         self._parking = False
+        # What a task held may have been dropped meanwhile, or its move have failed.
+        stepper.storage.afterwards = self._remove_gone
 
     # Files
 
@@ -194,16 +196,31 @@ class TierHandlers:
     ) -> Task:
         evicted: list[str] = []
         moved: list[str] = []
-        # Looked for anew: meanwhile they may have been dropped, or the live state have gone on.
-        while away := _away(targets()):
-            capsule = away[0]
-            if capsule.id in moved:
-                raise NoMemoryError(
-                    f"{verb.name}: capsule {capsule.name!r} had to leave the device again for"
-                    " another one that is wanted there; pin fewer capsules, or raise store_bytes"
-                )
-            moved.append(capsule.id)
-            evicted += yield from self._moved(capsule, Tier.DEVICE, verb)
+        held: dict[str, Any] = {}
+        try:
+            # Looked for anew: meanwhile they may have been dropped, or the live state gone on.
+            while away := _away(found := targets()):
+                capsule = away[0]
+                if capsule.id in moved:
+                    raise NoMemoryError(
+                        f"{verb.name}: capsule {capsule.name!r} had to leave the device again for"
+                        " another one that is wanted there; pin fewer capsules, or raise"
+                        " store_bytes"
+                    )
+                moved.append(capsule.id)
+                for other in found:
+                    # One that is wanted must not give way to another.
+                    if other.segment.tier is Tier.DEVICE and other.id not in held:
+                        held[other.id] = self._session.hold(other)
+                evicted += yield from self._moved(capsule, Tier.DEVICE, verb)
+            return self._carried_out(then, evicted, verb)
+        finally:
+            for one in held.values():
+                one.release()
+
+    def _carried_out(
+        self, then: Callable[[], Answer | None], evicted: list[str], verb: Verb
+    ) -> Answer | None:
         if verb.result is not None:
             # Nobody waits any more, and a robot must not jump back out of the blue.
             raise DeadlineError(
@@ -220,14 +237,17 @@ class TierHandlers:
 
     def tidy(self) -> None:
         """Begins to make room on the device where it is short, and to remove files of the gone."""
-        storage, session = self._stepper.storage, self._session
-        if session.files_to_remove:
-            storage.run(_nobodys("remove files"), self.removed_files(done("")), background=True)
-        if self._parking or (capsule := session.to_park()) is None:
+        self._remove_gone()
+        if self._parking or (capsule := self._session.to_park()) is None:
             return
         self._parking = True
         verb = _nobodys("park")
-        storage.run(verb, self._park(capsule, verb), background=True)
+        self._stepper.storage.run(verb, self._park(capsule, verb), background=True)
+
+    def _remove_gone(self) -> None:
+        if self._session.files_to_remove:
+            task = self.removed_files(done(""))
+            self._stepper.storage.run(_nobodys("remove files"), task, background=True)
 
     def _park(self, capsule: Any, verb: Verb) -> Task:
         try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import os
 import re
 import stat
 import time
@@ -142,6 +143,18 @@ class CapsuleFolder:
         """
         return self._load(file_name(file), check)
 
+    def size_bytes(self, file: str) -> int:
+        """Returns how long a file is, damaged or not.
+
+        Raises:
+            InvalidNameError: As ``load``.
+            NotFoundError: There is no such file.
+            StorageError: It cannot be read.
+        """
+        path = self.path / file_name(file)
+        with self._found(path) as (_, status):
+            return status.st_size
+
     def files(self) -> Sequence[str]:
         """Returns the names of the capsule files, damaged ones included, sorted.
 
@@ -237,15 +250,20 @@ class CapsuleFolder:
 
     def _load(self, name: str, check: Check | None) -> CapsuleImage:
         path = self.path / name
-        with self._reading(path), contextlib.ExitStack() as stack:
-            folder = stack.enter_context(self._opened(self._system.open_folder(self.path)))
-            file = stack.enter_context(self._opened(self._system.open(name, folder)))
-            status = self._system.status(file)
-            if not stat.S_ISREG(status.st_mode):
-                raise InvalidNameError(f"{path}: expected a file, found a folder or device")
+        with self._found(path) as (file, status):
             return read_image(
                 lambda count: self._read(file, count), status.st_size, str(path), check
             )
+
+    @contextlib.contextmanager
+    def _found(self, path: Path) -> Iterator[tuple[int, os.stat_result]]:
+        with self._reading(path), contextlib.ExitStack() as stack:
+            folder = stack.enter_context(self._opened(self._system.open_folder(self.path)))
+            file = stack.enter_context(self._opened(self._system.open(path.name, folder)))
+            status = self._system.status(file)
+            if not stat.S_ISREG(status.st_mode):
+                raise InvalidNameError(f"{path}: expected a file, found a folder or device")
+            yield file, status
 
     def _read(self, file: int, count: int) -> memoryview:
         # Not zeroed first: that would take as long as the reading, with the interpreter locked.

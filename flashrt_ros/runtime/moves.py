@@ -21,6 +21,7 @@ from flashrt_ros.errors import (
     CorruptError,
     InternalError,
     InvalidArgumentError,
+    InvalidNameError,
     NoMemoryError,
     NotFoundError,
     UnsupportedError,
@@ -47,7 +48,8 @@ class Move:
         capsule: As it was found; all that share its bytes move with it.
         tier: Where to.
         source: Where from, held.
-        target: Taken already; None: a file, which ``carry`` writes, or nothing yet.
+        target: Taken already, or a file that should have the bytes; None: a file, which
+            ``carry`` writes, or nothing yet.
         read: What ``fetch`` has read of a file.
         parked: Whether the store does it by itself.
         evicted: Names of the capsules that gave way.
@@ -114,7 +116,7 @@ class Moves(LiveState):
             parked: Whether the store does it by itself.
 
         Returns:
-            None if it is there already, or was at once, since a file has its bytes.
+            None if it is there already.
 
         Raises:
             FlashRTError: As ``move``; nothing was changed.
@@ -135,15 +137,16 @@ class Moves(LiveState):
                 f"capsule {capsule.name!r}, or a branch with the same bytes, is being moved"
                 " already; repeat it later"
             )
-        if tier is Tier.DISK and segment.file is not None:
-            segment.go_to(segment.file)
-            self.store.touch(capsule)
-            return None
         move = Move(capsule, tier, segment.place, parked=parked)
-        if not self.must_fetch(move):
-            self.take(move)
+        # Before anything is taken: else it might give way to itself.
         segment.place.retain()
         segment.moving = True
+        with self.giving_back(move):
+            if tier is Tier.DISK and segment.file is not None:
+                segment.file.retain()
+                move.target = segment.file
+            elif not self.must_fetch(move):
+                self.take(move)
         return move
 
     @staticmethod
@@ -177,7 +180,7 @@ class Moves(LiveState):
             move.target, evicted = self.store.reserve_block(self._size(move.capsule))
             move.evicted = self._named(evicted)
         elif move.tier is Tier.DEVICE:
-            move.target = self._reserve(move.capsule.host.rows)
+            move.target = self._reserve(move.capsule.host.rows, named=True)
             move.evicted = list(self.last_evicted)
         self.device.mark(Lane.CONTROL)
 
@@ -189,11 +192,17 @@ class Moves(LiveState):
             StorageError: The file could not be written.
         """
         self._check_open()
-        if move.target is None:
-            if move.tier is not Tier.DISK:
-                raise InternalError("a move out of a file: expected fetch and take before carry")
+        if move.tier is Tier.DISK:
+            known, move.target = move.target, None
+            if known is not None:
+                if isinstance(known, FilePlace) and self._is_whole(known):
+                    move.target = known
+                    return
+                known.release()
             move.target = self._write(move)
             return
+        if move.target is None:
+            raise InternalError("a move out of a file: expected fetch and take before carry")
         read, move.read = move.read, None
         self._carry(move.target.views(), move.source.views() if read is None else read.views())
 
@@ -205,11 +214,16 @@ class Moves(LiveState):
             NotFoundError: It was dropped meanwhile.
         """
         self._check_held(move)
-        segment = move.capsule.segment
-        assert move.target is not None  # as ``carry`` returned
+        segment, target = move.capsule.segment, move.target
+        assert target is not None  # as ``carry`` returned
         segment.moving = False
         move.source.release()
-        segment.go_to(move.target)
+        known = segment.file
+        if known is not None and move.tier is Tier.DISK:
+            known.release()  # the move's hold, or the segment's where another was written
+            if target is not known:
+                segment.file = None
+        segment.go_to(target)
         segment.parked = move.parked
         if not move.parked and move.capsule.id in self.store:
             self.store.touch(move.capsule)
@@ -253,8 +267,11 @@ class Moves(LiveState):
             Words for each that could not be removed.
         """
         words = []
-        while self._doomed:
-            name = self._doomed.pop()
+        while True:
+            try:
+                name = self._doomed.pop()
+            except IndexError:
+                break  # of an empty list: another thread may have taken the last one
             try:
                 if self.folder is not None:
                     self.folder.remove(name)
@@ -312,15 +329,21 @@ class Moves(LiveState):
         layout = self.layout
         return layout.fixed_bytes + capsule.host.rows * layout.row_bytes
 
-    def _reserve(self, rows: int) -> SlotPlace:
-        """Takes a slot and pages for a state that comes from elsewhere, evicting for it."""
+    def _reserve(self, rows: int, named: bool = False) -> SlotPlace:
+        """Takes a slot and pages for a state that comes from elsewhere, evicting for it.
+
+        Args:
+            rows: Of the state.
+            named: Whether its capsules are in the store already.
+        """
         store = self.store
         if store.rows is None:
-            segment, evicted = store.reserve()
+            segment, evicted = store.reserve(named=named)
         else:
             # Between the eviction and the taking nobody else may take the pages.
             with store.rows.lock:
-                segment, evicted = store.reserve(None, -(-rows // store.rows.page_rows))
+                pages = -(-rows // store.rows.page_rows)
+                segment, evicted = store.reserve(pages=pages, named=named)
                 segment.rows = new_span(store.rows, rows)
         self.last_evicted = self._named(evicted)
         assert isinstance(segment.place, SlotPlace)
@@ -369,6 +392,14 @@ class Moves(LiveState):
         saved = self.folder.save(self._image(capsule, move.source), file)
         size_bytes = saved.size_bytes
         return FilePlace(self.store.pool.lock, file, capsule.id, size_bytes, self._doomed)
+
+    def _is_whole(self, file: FilePlace) -> bool:
+        """True if a file is there, and as long as it was written."""
+        assert self.folder is not None
+        try:
+            return self.folder.size_bytes(file.name) == file.size_bytes
+        except (NotFoundError, InvalidNameError):
+            return False
 
     def _read(self, file: FilePlace) -> HostState:
         assert self.folder is not None

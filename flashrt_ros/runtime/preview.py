@@ -24,7 +24,7 @@ from flashrt_ros.runtime.device import Lane
 from flashrt_ros.runtime.engine import Engine
 from flashrt_ros.runtime.live_rows import SpareRows
 from flashrt_ros.runtime.observation import Checked
-from flashrt_ros.runtime.place import SlotPlace
+from flashrt_ros.runtime.place import SlotPlace, Tier
 from flashrt_ros.runtime.policy import Buffers, HostRecord, PlanKind
 from flashrt_ros.runtime.ticket import PlanTicket
 from flashrt_ros.runtime.transfer import Transfer
@@ -124,19 +124,20 @@ class Preview(Transfer):
         """
         capsules = self.check_preview(sources)
         checked = self._engine.check(observations)
-        held: list[SlotPlace] = []
+        held: dict[str, SlotPlace] = {}
         try:
-            for capsule in capsules:
+            # Those that are on the device first, and each at once: else it might give way to
+            # the next.
+            for capsule in sorted(capsules, key=lambda c: c.segment.tier is not Tier.DEVICE):
                 self._promote(capsule)
                 place = capsule.segment.slot
-                # At once, so that it does not give way to the next.
                 place.retain()
-                held.append(place)
+                held[capsule.id] = place
         except BaseException:
-            for place in held:
+            for place in held.values():
                 place.release()
             raise
-        return PreviewRun(self, capsules, held, checked)
+        return PreviewRun(self, capsules, [held[capsule.id] for capsule in capsules], checked)
 
     def check_preview(self, sources: Sequence[str | Capsule]) -> list[Capsule]:
         """Returns the capsules of a preview, if nothing but the observations can stand in its way.
@@ -277,11 +278,7 @@ class Preview(Transfer):
             BusyError: A plan that runs beside is under way, or has not been adopted.
             FlashRTError: As ``placed``.
         """
-        if self.planning:
-            raise BusyError(
-                "preview: a plan that runs beside is under way; expected none; adopt or withdraw"
-                " it first"
-            )
+        self._check_no_plan()
         # Not the property: it refuses while the live state is away.
         arena = self._arena
         assert arena is not None
@@ -301,6 +298,13 @@ class Preview(Transfer):
         if branch.capsule is not None:
             name, id_ = branch.capsule.name, branch.capsule.id
         return BranchChunk(name, id_, branch.host.chunk + 1, actions_HA)
+
+    def _check_no_plan(self) -> None:
+        if self.planning:
+            raise BusyError(
+                "preview: a plan that runs beside is under way; expected none; adopt or withdraw"
+                " it first"
+            )
 
     def _predict(self, state: Buffers, checked: Checked) -> torch.Tensor:
         engine = self._engine
@@ -376,6 +380,8 @@ class PreviewRun:
                 "preview: a restore, rollback or reset came between; ask again, with what is live"
                 " now"
             )
+        # Before anything is copied: who waits for a plan asks again and again.
+        session._check_no_plan()
         branch = session._materialise(*self._waiting[0], 0)
         chunk = session.run_branch(branch, self._checked)
         self._waiting.pop(0)

@@ -303,6 +303,8 @@ class PolicySession(Planning):
     def close(self) -> None:
         """Waits for a plan that runs, then frees all memory. May be repeated.
 
+        Files of capsules stay, but for those that were dropped.
+
         Every further use raises ``NotConfiguredError``.
         """
         if self._arena is None:
@@ -312,6 +314,7 @@ class PolicySession(Planning):
         self._arena = self._rows = None
         self._noise_keys, self._spare_rows = (), ()
         self._initial = self._initial.new_empty(0)
+        self.remove_files()
 
     def _take(self, rows: int, shape: str = "") -> Action:
         """Acts and commits; the control lane is bound.

@@ -209,7 +209,7 @@ class CapsuleStore:
         return segment.size_bytes + what_if.freed * self.rows.page_bytes
 
     def reserve(
-        self, replacing: Capsule | None = None, pages: int = 0
+        self, replacing: Capsule | None = None, pages: int = 0, named: bool = False
     ) -> tuple[Segment, Capsules]:
         """Takes a slot for one more capsule, evicting as the class says where none is free.
 
@@ -217,6 +217,7 @@ class CapsuleStore:
             replacing: Capsule that the new one takes the place of; it is removed, and is the last
                 one to give its slot.
             pages: Pages for its rows, which are free afterwards.
+            named: Whether it is in the store already, and only comes from elsewhere.
 
         Returns:
             The slot, and the capsules evicted, without ``replacing`` and those that have a file.
@@ -225,10 +226,10 @@ class CapsuleStore:
             NoMemoryError: Nothing may be evicted; nothing was changed.
         """
         if self.rows is None:
-            victims = self._victims(replacing, pages)
+            victims = self._victims(replacing, pages, named)
         else:
             with self.rows.lock:
-                victims = self._victims(replacing, pages)
+                victims = self._victims(replacing, pages, named)
         evicted = self._evict(victims, replacing)
         return self.pool.take(), evicted
 
@@ -336,8 +337,8 @@ class CapsuleStore:
     def _named(self) -> int:
         return sum(not capsule.automatic for capsule in self._capsules.values())
 
-    def _victims(self, replacing: Capsule | None, pages: int) -> Capsules:
-        first = [] if replacing is not None else self._one_too_many()
+    def _victims(self, replacing: Capsule | None, pages: int, named: bool) -> Capsules:
+        first = [] if named or replacing is not None else self._one_too_many()
         going = first if replacing is None else [replacing]
         slot = self.pool.free or any(_frees(capsule) for capsule in going)
         if slot and pages <= self.free_pages:
@@ -370,7 +371,9 @@ class CapsuleStore:
         candidates = [
             c
             for c in self._by_use(self._capsules.values())
-            if c.segment.file is None and (c.segment.parked or c.segment.tier is Tier.DEVICE)
+            if c.segment.file is None
+            and not c.segment.moving
+            and (c.segment.parked or c.segment.tier is Tier.DEVICE)
         ]
         if not candidates:
             raise NoMemoryError(
@@ -388,14 +391,15 @@ class CapsuleStore:
         here = [c for c in self._capsules.values() if c.segment.tier is Tier.DEVICE]
         pinned = sum(c.pinned for c in here)
         shared = sum(c.segment.holders > 1 for c in here)
+        copied = sum(c.segment.place.holders > 1 for c in here)
         rows = ""
         if self.rows is not None:
             rows = f" and {pages * self.rows.page_bytes} bytes of new rows"
         return (
             f"no room for one more capsule of {self.pool.slot_bytes} bytes{rows}:"
             f" {self.bytes_used} of {self.bytes_budget} bytes are held by {len(here)} capsules,"
-            f" of which {pinned} are pinned and {shared} share storage; drop some, or raise"
-            " store_bytes"
+            f" of which {pinned} are pinned, {shared} share storage and {copied} are read or moved"
+            " now; drop some, or raise store_bytes"
         )
 
     def _remove(self, capsule: Capsule) -> int:

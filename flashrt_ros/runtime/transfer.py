@@ -23,6 +23,10 @@ class Held:
     capsule: Capsule
     place: Place
 
+    def release(self) -> None:
+        """Lets go of it; from any thread."""
+        self.place.release()
+
 
 @dataclass(frozen=True)
 class StagedCapsule:
@@ -81,6 +85,8 @@ class Transfer(Verbs):
     def hold(self, source: str | Capsule) -> Held:
         """Returns a capsule whose bytes stay until ``read``, even if it is dropped or moved.
 
+        Who does not read it calls ``Held.release``.
+
         Raises:
             NotConfiguredError: The session is closed.
             NotFoundError: There is no such capsule, or no longer.
@@ -105,7 +111,7 @@ class Transfer(Verbs):
             self._check_open()
             return self._image(held.capsule, held.place)
         finally:
-            held.place.release()
+            held.release()
 
     def check_facts(self, facts: CapsuleFacts, allow_inexact: bool = False) -> None:
         """Raises if a capsule with these facts may not be imported; from any thread.

@@ -275,6 +275,9 @@ class Verbs(Moves):
     def drop(self, name: str, force: bool = False) -> int:
         """Removes a capsule; its branches and its source keep what they share with it.
 
+        A file that a move has written for it goes with ``remove_files``, ``move`` or ``close``:
+        the control thread does not wait for a disk.
+
         Returns:
             Bytes freed, 0 while other capsules share its storage.
 
