@@ -220,6 +220,7 @@ class Stage:
             "service_timeout_s": 20.0,
             "capsule_dir": str(self.folder / "capsules"),
             "miss_limit_s": 5.0,  # a busy machine stalls for seconds
+            "watchdog_periods": 100_000,
         }
         result = self.set(**{**defaults, **more})
         assert result.successful, result.reason

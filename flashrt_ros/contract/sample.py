@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -67,6 +68,7 @@ class Sample:
         measured_fault: Why ``measured`` is None.
         task: The last task text that came since the beginning; None: none, or the contract reads
             none. Neither age nor reset touch it.
+        now_ns: Steady clock, the moment.
     """
 
     observations: dict[str, npt.NDArray[Any]]
@@ -76,3 +78,20 @@ class Sample:
     measured: Vector | None = None
     measured_fault: str = ""
     task: TaskText | None = None
+    now_ns: int = 0
+
+    def age_ms(self, now_ns: int, keys: Collection[str]) -> float:
+        """Age of the input that is oldest at ``now_ns``, steady clock; NaN where there is none.
+
+        Args:
+            now_ns: Steady clock.
+            keys: Observations that count; of a history its newest message does.
+        """
+        newest: dict[tuple[str, str], float] = {}
+        for stamp in self.stamps:
+            if stamp.observation in keys and stamp.present and stamp.sequence:
+                key = (stamp.observation, stamp.topic)
+                newest[key] = min(newest.get(key, stamp.age_ms), stamp.age_ms)
+        if not newest:
+            return float("nan")
+        return max(newest.values()) + (now_ns - self.now_ns) / 1e6

@@ -297,7 +297,16 @@ class Sampler:
                 measured_fault = message.faults.get(start.measured, "")
                 measured = None if measured_fault else message.value(start.measured)
         faults = tuple(f"{s.observation} ({s.topic}): {s.fault}" for s in stamps if s.fault)
-        return Sample(observations, tuple(stamps), faults, notices, measured, measured_fault, task)
+        return Sample(
+            observations,
+            tuple(stamps),
+            faults,
+            notices,
+            measured,
+            measured_fault,
+            task,
+            now_ns,
+        )
 
 
 def _reader(source: Input) -> Reader:

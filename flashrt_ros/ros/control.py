@@ -104,6 +104,12 @@ class Control:
             self._thread.join(timeout_s)
         return not self._thread.is_alive()
 
+    @property
+    def last_tick_ns(self) -> int:
+        """Steady clock, begin of the last control period; 0: none since the activation."""
+        stepper = self.stepper
+        return stepper.timing.last_tick_ns if stepper is not None else 0
+
     def wake(self) -> None:
         """Makes the thread look around: activated, deactivated."""
         self.queue.wake()

@@ -19,6 +19,7 @@ from flashrt_ros.ros.records import StatusRecord
 from flashrt_ros.ros.relay import Relay
 from flashrt_ros.ros.stop_guard import StopGuard
 from flashrt_ros.ros.timing import Timing
+from flashrt_ros.ros.watchdog import Watchdog
 from flashrt_ros.ros.worker import Loss
 
 SKEW_MS = 250.0
@@ -75,7 +76,10 @@ def timing_entry(timing: Timing, period_ms: float, missed_before: int) -> Entry:
     verbs = timing.verb_ms.percentiles(50, 99, 100)
     entry.values = {
         "period_ms": f"{period_ms:.3f}",
+        "measured period_ms p1 p50 p99": _row(timing.period_ms.percentiles(1, 50, 99)),
+        "jitter_ms p99": f"{_jitter(timing, period_ms):.3f}",
         "late_ms p50 p99 max": _row(late),
+        "observation_age_ms p50 p99 max": _row(timing.observation_age_ms.percentiles(50, 99, 100)),
         "latency_ms p50 p99 max": _row(latency),
         "verb_ms p50 p99 max": _row(verbs),
         "missed periods": str(timing.missed),
@@ -83,6 +87,23 @@ def timing_entry(timing: Timing, period_ms: float, missed_before: int) -> Entry:
     if (new := timing.missed - missed_before) > 0:
         entry.worsen(Level.WARN, f"{new} control periods missed: a step or verb took too long")
     return entry
+
+
+def _jitter(timing: Timing, period_ms: float) -> float:
+    """How far the measured period is from the one that was asked for, in 99 of 100 periods."""
+    low, high = timing.period_ms.percentiles(0.5, 99.5)
+    return max(high - period_ms, period_ms - low)
+
+
+def watchdog_entry(watchdog: Watchdog) -> Entry:
+    """How often another thread had to act for the control thread, and how late that was."""
+    return Entry(
+        "watchdog",
+        values={
+            "late control steps": str(watchdog.barks),
+            "late_ms max": f"{watchdog.late_ms:.1f}",
+        },
+    )
 
 
 def plans_entry(plans: PlanTiming, late_before: int) -> Entry:

@@ -106,6 +106,7 @@ _EVENT = (
 _STEP = (
     *("tick", "step", "episode", "generation", "capsule", "task", "chunk_id", "chunk_index"),
     *("published", "hold_reason", "latency_ms", "period_ms", "state_digest"),
+    "observation_age_ms",
 )
 
 

@@ -26,6 +26,7 @@ from flashrt_ros.ros.diagnostics import (
     stop_entry,
     storage_entry,
     threads_entry,
+    watchdog_entry,
 )
 from flashrt_ros.ros.intake import Intake
 from flashrt_ros.ros.motion import Motion
@@ -41,13 +42,14 @@ from flashrt_ros.ros.storage import Storage
 from flashrt_ros.ros.subscriptions import subscribe
 from flashrt_ros.ros.transitions import ControlLostError, guard_transitions, require_control
 from flashrt_ros.ros.verbs import Answer, done
+from flashrt_ros.ros.watchdog import Watchdog
 from flashrt_ros.ros.worker import Losses
 
 SUCCESS = TransitionCallbackReturn.SUCCESS
 FAILURE = TransitionCallbackReturn.FAILURE
 ERROR = TransitionCallbackReturn.ERROR
 WATCH_S = 0.05
-"""How often overdue services and a control thread that hangs are looked for."""
+"""How often overdue services are looked for."""
 
 
 class PolicyNode(LifecycleNode):
@@ -82,6 +84,7 @@ class PolicyNode(LifecycleNode):
         self._control: Control | None = None
         self._storage: Storage | None = None
         self._stop_guard: StopGuard | None = None
+        self._watchdog: Watchdog | None = None
         self._subscriptions_by_topic: dict[str, Any] = {}
         self._services_of_policy = Services(
             self,
@@ -204,6 +207,10 @@ class PolicyNode(LifecycleNode):
         self._control.start()
         self._outlet.open(contract, self.create_lifecycle_publisher, self._qos_watch.listener)
         commander.start()
+        self._watchdog = Watchdog(
+            commander, self._motion, self._outlet, self._control, self._publish_status
+        )
+        self._watchdog.start(settings, self._losses.failed)
         self._subscriptions_by_topic = subscribe(self, contract, intake, self._qos_watch)
         for topic, subscription in self._subscriptions_by_topic.items():
             self._outlet.resolved[topic] = subscription.topic_name
@@ -281,6 +288,8 @@ class PolicyNode(LifecycleNode):
             self.get_logger().error("clean-up: a capsule file is not done; it is left behind")
         if self._control is not None and not self._control.close():
             self.get_logger().error("clean-up: the control thread does not end; it is left behind")
+        if self._watchdog is not None and not self._watchdog.close():
+            self.get_logger().error("clean-up: the watchdog does not end; it is left behind")
         if self._commander is not None and not self._commander.close():
             self.get_logger().error("clean-up: the relay does not end; it is left behind")
         for subscription in self._subscriptions_by_topic.values():
@@ -293,7 +302,7 @@ class PolicyNode(LifecycleNode):
         self._diagnostics.reset()
         self._qos_watch.reset()
         self._control = self._intake = self._commander = self._contract = None
-        self._storage = self._stop_guard = None
+        self._storage = self._stop_guard = self._watchdog = None
         self._settings.locked = False
 
     def destroy_node(self) -> None:
@@ -353,10 +362,10 @@ class PolicyNode(LifecycleNode):
         """The mode may be another one now."""
         if self._control is not None:
             self._control.wake()
-        self._outlet.status(self._status())
+        self._publish_status()
 
     def _watch(self) -> None:
-        """Overdue services, new faults, and a late control thread while the robot moves."""
+        """Overdue services, a stop input that fell silent, new faults, a lost control thread."""
         self._services_of_policy.expire()
         if self._stop_guard is not None:
             self._stop_guard.check(time.monotonic_ns())
@@ -366,18 +375,6 @@ class PolicyNode(LifecycleNode):
         if self._fault.is_set():
             self._fault.clear()
             self._publish_diagnostics()
-        control, commander, contract = self._control, self._commander, self._contract
-        if control is None or commander is None or contract is None or not commander.moving:
-            return
-        if (stepper := control.stepper) is None or not stepper.timing.last_tick_ns:
-            return
-        late_s = (time.monotonic_ns() - stepper.timing.last_tick_ns) / 1e9 - contract.period_s
-        if late_s > self._settings["miss_limit_s"]:
-            self.get_logger().error(
-                f"no control step for {late_s:.2f} s while the robot moves: stop message; "
-                "the next command is checked as a first one"
-            )
-            commander.halt()
 
     def _on_clock_jump(self, jump: Any) -> None:
         if self._intake is not None:
@@ -399,6 +396,9 @@ class PolicyNode(LifecycleNode):
             dry_run=self._settings["dry_run"],
         )
 
+    def _publish_status(self) -> None:
+        self._outlet.status(self._status())
+
     def _report(self) -> None:
         self._qos_watch.look_again()
         status = self._status()
@@ -418,6 +418,8 @@ class PolicyNode(LifecycleNode):
                 entries.append(self._diagnostics.plans(stepper.plans))
             entries.append(storage_entry(status))
             self._diagnostics.incompatible = self._qos_watch.incompatible
+            if self._watchdog is not None:
+                entries.append(watchdog_entry(self._watchdog))
             if (guard := self._stop_guard) is not None:
                 entries.append(stop_entry(guard, self.count_publishers(guard.stop.topic)))
             entries += self._diagnostics.inputs(

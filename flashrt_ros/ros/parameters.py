@@ -197,6 +197,15 @@ DECLARATIONS: Sequence[Declaration] = (
         10.0,
     ),
     Declaration(
+        "watchdog_periods",
+        5,
+        CONFIGURE,
+        "Control periods without a control step, while the robot moves, after which another "
+        "thread does what on_miss says",
+        2,
+        100_000,
+    ),
+    Declaration(
         "publish_state_digest",
         False,
         ANY,

@@ -115,6 +115,7 @@ class StepRecord:
     stamps: Sequence[InputStamp]
     latency_ms: float
     period_ms: float
+    observation_age_ms: float = float("nan")
     state_digest: str = ""
 
 

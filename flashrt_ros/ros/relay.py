@@ -101,7 +101,7 @@ class Relay:
                 wait_ns = self.turn(self._clock_ns()) - self._clock_ns()
                 if wait_ns > 0:
                     time.sleep(wait_ns / 1e9)
-            except Exception as error:
+            except BaseException as error:  # the thread must not end
                 self._outlet.log("error", f"relay:\n{traceback.format_exc()}")
                 self._fail(f"publishing between control steps failed: {error}")
                 self._due_ns.clear()

@@ -108,6 +108,7 @@ class Stepper:
         self._trial = Trial(session)
         self.warmth = Warmth(session, self._trial, options)
         self._names = element_names(contract, session.policy)
+        self._keys = frozenset(observation.key for observation in contract.observations)
         self.resumption = Resumption(motion, options, clock_ns)
         self.previewer = Previewer(
             session,
@@ -247,6 +248,10 @@ class Stepper:
         done_ns = self.clock_ns()
         latency_ms = (done_ns - now_ns) / 1e6
         self.timing.latency_ms.add(latency_ms)
+        acted_on = self._acted_on
+        age_ms = acted_on.age_ms(done_ns, self._keys) if acted_on is not None else float("nan")
+        if not np.isnan(age_ms):
+            self.timing.observation_age_ms.add(age_ms)
         digest = self.session.state_digest() if self.options.publish_state_digest else ""
         self.outlet.step(
             StepRecord(
@@ -262,9 +267,10 @@ class Stepper:
                 action=outcome.action,
                 published=outcome.verdict is Verdict.SENT,
                 hold_reason=outcome.reason,
-                stamps=self._acted_on.stamps if self._acted_on is not None else (),
+                stamps=acted_on.stamps if acted_on is not None else (),
                 latency_ms=latency_ms,
                 period_ms=period_ms,
+                observation_age_ms=age_ms,
                 state_digest=digest,
             )
         )

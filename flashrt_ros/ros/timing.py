@@ -41,6 +41,8 @@ class Timing:
         late_ms: From the deadline to the start of the step.
         latency_ms: From the start of the step to the end of publication.
         period_ms: Between starts of steps.
+        observation_age_ms: From the reception of the oldest input that an action was computed from
+            to its publication.
         verb_ms: Length of verbs on the control thread.
         missed: Control periods that were skipped because a step or verb took too long.
         last_tick_ns: Steady clock, start of the last control period; 0 before the first.
@@ -52,5 +54,6 @@ class Timing:
         self.latency_ms = Ring()
         self.period_ms = Ring()
         self.verb_ms = Ring()
+        self.observation_age_ms = Ring()
         self.missed = 0
         self.last_tick_ns = 0

@@ -1,0 +1,129 @@
+"""A policy that hangs at the running node, clocks that jump, and what the figures say.
+
+While one thread hangs all the others must know it: the arm, the status, the diagnostics.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import puppet
+import pytest
+from builtin_interfaces.msg import Time
+from flashrt_ros.msg import PolicyStatus
+from rclpy.qos import QoSProfile
+from rosgraph_msgs.msg import Clock
+from sensor_msgs.msg import JointState
+from stage import Stage, arm_contract
+
+pytestmark = pytest.mark.ros
+
+
+@pytest.fixture(scope="module")
+def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    with Stage(tmp_path_factory.mktemp("watchdog")) as stage:
+        yield stage
+
+
+def rests(message: JointState) -> bool:
+    return list(message.velocity) == [0.0, 0.0]
+
+
+def values(stage: Stage, entry: str) -> dict[str, str]:
+    """The newest values of an entry of /diagnostics."""
+    for array in reversed(list(stage.diagnostics)):
+        for status in array.status:
+            if status.name == f"/policy: {entry}":
+                return {pair.key: pair.value for pair in status.values}
+    return {}
+
+
+def test_a_policy_that_hangs_leads_to_on_miss_and_a_status_that_says_so(stage: Stage) -> None:
+    stage.run(contract=arm_contract(on_miss="stop"), watchdog_periods=10)
+    stage.wait_steps(3)
+    stage.robot.velocity = [puppet.SLOW, 0.0]
+    stage.peer.wait(lambda: stage.commands and rests(stage.commands[-1]), "the stop message")
+    ticks = stage.statuses[-1].tick
+    status = stage.wait_status(PolicyStatus.WAITING, "the control step is late")
+    stage.wait_diagnostic("motion", "the control step is late", level=1)
+    assert "no control step for" not in stage.process.output(), "miss_limit_s is far away"
+    stage.robot.velocity = [0.0, 0.0]
+    stage.wait_running()
+    assert stage.statuses[-1].tick > ticks
+    assert status.tick <= stage.statuses[-1].tick
+    stage.peer.wait(
+        lambda: values(stage, "watchdog").get("late control steps", "0") != "0",
+        "the watchdog in /diagnostics",
+    )
+
+
+def test_control_of_the_above_without_the_watchdog_the_arm_follows_on(stage: Stage) -> None:
+    stage.run(contract=arm_contract(on_miss="stop"))
+    stage.wait_steps(3)
+    stage.robot.velocity = [puppet.SLOW, 0.0]
+    stage.peer.wait(lambda: stage.steps[-1].latency_ms > 1000, "the end of a slow step")
+    assert not any(map(rests, stage.commands))
+    stage.robot.reset()
+
+
+def test_the_age_of_an_observation_is_counted_to_the_command(stage: Stage) -> None:
+    stage.run("puppet:Planner")
+    stage.wait_steps(20)
+    steps = list(stage.steps)[:20]
+    for step in steps:
+        received = max(o.age_ms for o in step.observations)
+        # From the plan that saw it on: later rows of a chunk act on older observations.
+        assert step.observation_age_ms >= received
+        assert step.observation_age_ms >= step.latency_ms
+    by_chunk: dict[int, list[Any]] = {}
+    for step in steps:
+        by_chunk.setdefault(step.chunk_id, []).append(step)
+    rows = max(by_chunk.values(), key=len)
+    ages = [step.observation_age_ms for step in sorted(rows, key=lambda s: s.chunk_index)]
+    assert len(ages) > 1
+    assert ages == sorted(ages)
+    stage.peer.wait(
+        lambda: "observation_age_ms p50 p99 max" in values(stage, "control period"), "figures"
+    )
+    found = values(stage, "control period")
+    for name in ("measured period_ms p1 p50 p99", "observation_age_ms p50 p99 max"):
+        assert all(float(word) > 0 for word in found[name].split())
+    assert not math.isnan(float(found["jitter_ms p99"]))
+
+
+def test_what_a_restore_brought_back_has_no_age(stage: Stage) -> None:
+    stage.run("puppet:Planner")
+    stage.do("snapshot", name="here")
+    stage.clear()
+    stage.do("restore", name="here", publish=True)
+    stage.peer.wait(lambda: any(step.capsule for step in stage.steps), "a step after it")
+    after = [step for step in stage.steps if step.capsule]
+    for step in after:
+        assert math.isnan(step.observation_age_ms) == (not step.observations)
+
+
+def test_a_clock_that_stands_still_or_leaps_ahead_changes_stamps_alone(stage: Stage) -> None:
+    publisher = stage.peer.node.create_publisher(Clock, "/clock", QoSProfile(depth=10))
+
+    def told(second: int) -> bool:
+        publisher.publish(Clock(clock=Time(sec=second)))
+        return bool(stage.commands) and stage.commands[-1].header.stamp.sec == second
+
+    stage.run(use_sim_time=True)
+    try:
+        stage.peer.wait(lambda: told(50), "a command at the simulated time")
+        stage.clear()
+        stage.wait_steps(10)
+        assert {command.header.stamp.sec for command in list(stage.commands)[1:]} == {50}
+        stage.peer.wait(lambda: stage.diagnostics, "diagnostics while the clock stands still")
+        episode = stage.steps[-1].episode
+        stage.peer.wait(lambda: told(5000), "a command after a leap")
+        stage.wait_steps(10)
+        assert stage.steps[-1].episode == episode
+        assert stage.statuses[-1].mode == PolicyStatus.RUNNING
+        assert "went back" not in stage.process.output()
+    finally:
+        assert stage.set(use_sim_time=False).successful
+        stage.peer.node.destroy_publisher(publisher)
