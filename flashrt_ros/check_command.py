@@ -25,6 +25,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="first: does this contract fit the policy, and what in it is worth a word",
     )
+    parser.add_argument(
+        "--trust",
+        action="store_true",
+        help="let torch unpickle programs (.pt2) that cannot be read otherwise; runs any code",
+    )
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
 
 
@@ -39,7 +44,7 @@ def run(arguments: argparse.Namespace) -> int:
     # depend on it.
     torch.set_num_threads(1)
     options = {} if arguments.steps is None else {"steps": arguments.steps}
-    policy = load_policy(arguments.policy)
+    policy = load_policy(arguments.policy, arguments.trust)
     cautions: tuple[str, ...] = ()
     if arguments.contract is not None:
         from flashrt_ros.contract.contract import Contract

@@ -50,6 +50,11 @@ COMMANDS = (
         "print a policy's ports, buffers, the weight of a capsule and what memory it will take",
         "flashrt_ros.inspect_command",
     ),
+    Command(
+        "export",
+        "write a policy as programs (.pt2) that need none of its code",
+        "flashrt_ros.export_command",
+    ),
     Command("check", "run the conformance suite on a policy", "flashrt_ros.check_command"),
     Command("bench", "measure the published figures on this machine", "flashrt_ros.bench.command"),
     Command(

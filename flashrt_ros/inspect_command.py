@@ -52,6 +52,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="also write a contract to start from, with the policy's ports, to this new file",
     )
+    parser.add_argument(
+        "--trust",
+        action="store_true",
+        help="let torch unpickle programs (.pt2) that cannot be read otherwise; runs any code",
+    )
     parser.add_argument("--json", action="store_true", help="print everything as JSON")
 
 
@@ -71,7 +76,11 @@ def run(arguments: argparse.Namespace) -> int:
     depth = check_int("--rollback-depth", arguments.rollback_depth, 0)
     sets = check_int("--preview-sets", arguments.preview_sets, 0, MAX_PREVIEW_SETS)
     checkpoint = find_checkpoint(arguments.policy)
-    policy = load_policy(arguments.policy) if checkpoint is None else families.make(checkpoint)
+    policy = (
+        load_policy(arguments.policy, arguments.trust)
+        if checkpoint is None
+        else families.make(checkpoint)
+    )
     facts = None if checkpoint is None else summary(checkpoint)
     if arguments.contract is not None:
         rate_hz = None if facts is None else facts["rate_hz"]

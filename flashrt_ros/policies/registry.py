@@ -17,6 +17,8 @@ from flashrt_ros.errors import CheckpointError, InvalidArgumentError, NotFoundEr
 from flashrt_ros.policies.checkpoint import CONFIG, read_config
 from flashrt_ros.policies.lerobot import families
 from flashrt_ros.policies.lerobot.checkpoint import LeRobotCheckpoint, read_checkpoint
+from flashrt_ros.policies.program.manifest import MANIFEST
+from flashrt_ros.policies.program.policy import load as load_programs
 from flashrt_ros.runtime.policy import Policy
 
 GROUP = "flashrt_ros.policies"
@@ -45,12 +47,15 @@ def available_policies() -> dict[str, str]:
     return dict(sorted({**found, **BUILT_IN}.items()))
 
 
-def load_policy(name: str | Path) -> Policy:
+def load_policy(name: str | Path, trust: bool = False) -> Policy:
     """Makes a policy.
 
     Args:
         name: A directory with ``config.json``, whose ``type`` is a registered name or a type of
-            LeRobot; or a registered name; or ``package.module:factory``.
+            LeRobot; or one with ``manifest.json`` and programs; or a registered name; or
+            ``package.module:factory``.
+        trust: Let torch load programs that can only be read by unpickling, which can run any
+            code. Nothing else is ever unpickled.
 
     Returns:
         The policy, on the CPU, its weights loaded.
@@ -63,6 +68,8 @@ def load_policy(name: str | Path) -> Policy:
     directory = Path(name)
     text = str(name)
     if directory.is_dir():
+        if (directory / MANIFEST).is_file():
+            return load_programs(directory, trust)
         checkpoint = find_checkpoint(directory)
         if checkpoint is not None:
             return families.make(checkpoint)
@@ -92,7 +99,7 @@ def find_checkpoint(name: str | Path) -> LeRobotCheckpoint | None:
         CheckpointError: The directory is wrong.
     """
     directory = Path(name)
-    if not directory.is_dir():
+    if not directory.is_dir() or (directory / MANIFEST).is_file():
         return None
     config = read_config(directory)
     if config["type"] in available_policies() or not families.is_lerobot(config):

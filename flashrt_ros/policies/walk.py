@@ -35,6 +35,7 @@ _PLAIN = (
     type,
     types.ModuleType,
     types.BuiltinFunctionType,
+    torch._ops.OpOverload,
 )
 _FOREIGN = ("torch", "builtins", "abc", "typing", "flashrt_ros.runtime")
 

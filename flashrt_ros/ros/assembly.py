@@ -41,7 +41,7 @@ def make_stepper(
     Raises:
         FlashRTError: Policy, contract, device or sizes do not fit; says what was expected.
     """
-    policy = load_policy(policy_name)
+    policy = load_policy(policy_name, settings["trust_policy_files"])
     contract.check(policy.ports(), policy.layout())
     plans = PlanTiming(policy, contract.period_s, settings["plan_ahead"])
     session = PolicySession(

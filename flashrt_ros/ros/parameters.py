@@ -77,6 +77,12 @@ DECLARATIONS: Sequence[Declaration] = (
         "'cue_reach', or 'package.module:factory'; needed",
     ),
     Declaration(
+        "trust_policy_files",
+        False,
+        CONFIGURE,
+        "Let torch unpickle programs (.pt2) that cannot be read otherwise, which can run any code",
+    ),
+    Declaration(
         "contract",
         "",
         CONFIGURE,

@@ -10,8 +10,11 @@ and cos. On CPU numpy draws, on CUDA one Triton kernel, which imports on CUDA on
 
 from __future__ import annotations
 
+import contextlib
+import contextvars
 import functools
 import importlib.util
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 
@@ -116,21 +119,62 @@ def _draw_(
         )
     if not out.numel():
         return
+    draw = _traced.get()
+    if draw is not None:
+        out.copy_(draw(state[KEY], state[COUNTER], offset, list(out.shape), kind))
+    else:
+        _fill_(out, state[KEY], state[COUNTER], kind, offset)
+    if advance:
+        advance_(state, offset + blocks_for(out.numel()))
+
+
+def _fill_(
+    out: torch.Tensor, key: torch.Tensor, counter: torch.Tensor, kind: str, offset: int
+) -> None:
     numel = out.numel()
     if out.is_cuda and triton_found():
         from flashrt_ros.runtime import noise_kernel
 
-        noise_kernel.draw_(out, state[KEY], state[COUNTER], offset, kind)
+        noise_kernel.draw_(out, key, counter, offset, kind)
     elif out.is_cuda:
-        drawn_N = philox.draw_torch(state[COUNTER] + offset, state[KEY], numel, kind)
+        drawn_N = philox.draw_torch(counter + offset, key, numel, kind)
         out.copy_(drawn_N.view(out.shape))
     else:
-        position = (int(state[COUNTER].numpy()[0]) + offset) & _WORDS64
-        key = int(state[KEY].numpy()[0]) & _WORDS64
-        drawn = philox.draw_numpy(position, key, numel, kind)
-        out.copy_(torch.from_numpy(drawn).view(out.shape))
-    if advance:
-        advance_(state, offset + blocks_for(out.numel()))
+        position = (int(counter.numpy()[0]) + offset) & _WORDS64
+        made = philox.draw_numpy(position, int(key.numpy()[0]) & _WORDS64, numel, kind)
+        out.copy_(torch.from_numpy(made).view(out.shape))
+
+
+def drawn(
+    key: torch.Tensor, counter: torch.Tensor, offset: int, shape: Sequence[int], kind: str
+) -> torch.Tensor:
+    """Returns noise as a new tensor, for programs; the counter does not move.
+
+    Args:
+        key: ``noise.key``.
+        counter: ``noise.counter``.
+        offset: Blocks to pass over first.
+        shape: Of the result.
+        kind: ``words``, ``uniform`` or ``normal``.
+    """
+    dtype = torch.int32 if kind == "words" else torch.float32
+    out = torch.empty(tuple(shape), dtype=dtype, device=key.device)
+    _fill_(out, key, counter, kind, offset)
+    return out
+
+
+Draw = Callable[[torch.Tensor, torch.Tensor, int, Sequence[int], str], torch.Tensor]
+_traced: contextvars.ContextVar[Draw | None] = contextvars.ContextVar("traced", default=None)
+
+
+@contextlib.contextmanager
+def traced(draw: Draw) -> Iterator[None]:
+    """Within, draws are calls of ``draw``, which a trace of the policy records as one operator."""
+    token = _traced.set(draw)
+    try:
+        yield
+    finally:
+        _traced.reset(token)
 
 
 @functools.lru_cache(maxsize=1)
