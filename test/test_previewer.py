@@ -11,8 +11,10 @@ import numpy as np
 import pytest
 from control_rig import PERIOD_NS, Rig, plan_ready
 from node_policies import Follow, FollowChunks
+from test_plans_ahead import Ramp
 
 from flashrt_ros.errors import ErrorCode
+from flashrt_ros.policies.chunked import ChunkedPolicy
 from flashrt_ros.ros.motion import Mode
 from flashrt_ros.ros.verbs import Answer, Verb
 from flashrt_ros.runtime.policy import Buffers
@@ -243,6 +245,49 @@ def test_a_plan_beside_comes_first() -> None:
     assert rows(verb.result)
     rig.tick(3)
     assert rig.mode is Mode.RUNNING
+
+
+@pytest.mark.parametrize("word", ["pause", "stop", "hold", "deactivate"])
+def test_a_plan_that_nobody_will_adopt_holds_up_nothing(word: str) -> None:
+    """BUSY sends its reader to ~/pause: there a preview must not wait for ever."""
+    rig = Rig(ChunkedPolicy(Ramp(), 3), plan_ahead=2)
+    while rig.session.host.chunk < 1 or not rig.session.planning:
+        rig.tick()
+        plan_ready(rig)
+    verb, _ = rig.call("preview")
+    assert not turn(rig), "control: as long as the arm moves the plan comes first"
+    digest = rig.session.state_digest()
+    {"hold": lambda: rig.motion.hold("a test says so")}.get(word, getattr(rig.motion, word))()
+    for _ in range(3):
+        if not turn(rig):
+            plan_ready(rig)
+    assert len(rows(verb.result)) == 1
+    assert rig.session.state_digest() == digest
+
+
+def test_plans_without_a_gap_end_in_an_answer() -> None:
+    rig = Rig(ChunkedPolicy(Ramp(), 1), plan_ahead=1)
+    while not rig.positions:
+        rig.tick()
+        plan_ready(rig)
+    verb, _ = rig.call("preview")
+    rig.stepper.plans.delay_periods.add(1)
+    for _ in range(30):
+        assert rig.mode is Mode.RUNNING
+        if turn(rig):
+            break
+        rig.tick()
+        plan_ready(rig)
+    assert verb.result is not None
+    assert verb.result.code is ErrorCode.BUSY
+    assert "4 plans beside came before a branch" in verb.result.message
+    assert "~/pause" in verb.result.message
+    rig.motion.pause()
+    rig.tick()
+    verb, _ = rig.call("preview")
+    for _ in range(3):
+        turn(rig)
+    assert len(rows(verb.result)) == 1
 
 
 def test_what_changes_the_live_state_overtakes_a_preview() -> None:

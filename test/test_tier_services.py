@@ -218,6 +218,20 @@ def test_refusals_leave_all_as_it_was(rig: Rig) -> None:
     assert ask(rig, "move_capsule", name="a", tier="device").code is ErrorCode.NONE
 
 
+def test_a_snapshot_for_another_tier_is_not_moved_elsewhere_meanwhile(tmp_path: Path) -> None:
+    """Where slots are short the node moves capsules to the host: never the one in its hands."""
+    rig = rig_of(tmp_path, slots=10)  # the ring has 8
+    rig.tick(10)
+    rig.ask("snapshot", name="pinned", pin=True)
+    answer = ask(rig, "snapshot", name="cut", tier="disk")
+    assert answer.code is ErrorCode.NONE, answer.message
+    assert tiers(rig) == {"pinned": "device", "cut": "disk"}
+    # The control: without a tier of its own it is the one to go to the host.
+    rig.ask("snapshot", name="other")
+    pump(rig, lambda: not rig.storage._running)
+    assert tiers(rig)["other"] == "host"
+
+
 def test_a_snapshot_whose_move_fails_stays_and_says_so(rig: Rig, tmp_path: Path) -> None:
     (tmp_path / "capsules").write_text("no folder")
     answer = ask(rig, "snapshot", name="cut", tier="disk")

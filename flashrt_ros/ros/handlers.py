@@ -37,7 +37,9 @@ class Handlers(TierHandlers):
         """See Snapshot.srv; in another tier it is answered when it lies there."""
         tier = tier_of(request.tier or Tier.DEVICE.value)
         if tier is Tier.DEVICE:
-            return self._snapshot(request, verb)
+            answer = self._snapshot(request, verb)
+            self.tidy()
+            return answer
         self._stepper.storage.require_room()
         self._session.check_room(tier)
         answer = self._snapshot(request, verb)
@@ -49,7 +51,6 @@ class Handlers(TierHandlers):
         capsule = self._session.snapshot(request.name, request.pin, request.replace)
         evicted = self._evictions(begun_ns)
         self._event(EventKind.SNAPSHOT, begun_ns, verb, capsule)
-        self.tidy()
         return done(
             f"capsule {capsule.name!r} holds the state before step {capsule.host.step} of episode "
             f"{capsule.host.episode} (tick {capsule.tick})",

@@ -21,6 +21,8 @@ MARGIN = 1.5
 """Times what they took as a rule: a branch must be done before the next control period."""
 PATIENCE = 10
 """Control periods that may pass without room for a branch."""
+PLANS = 4
+"""Plans beside that may come before a branch."""
 RETRY_S = 0.005
 """How often the thread looks whether a branch may run while it waits for something else."""
 
@@ -37,6 +39,7 @@ class Previewer:
         names: Sequence[str],
         clock_ns: Callable[[], int],
         plan_ns: Callable[[], int],
+        forget_plan: Callable[[], None],
     ) -> None:
         """Begins without one.
 
@@ -48,6 +51,7 @@ class Previewer:
             names: Elements of the action.
             clock_ns: Steady clock.
             plan_ns: How long a plan of the live state takes, as far as is known.
+            forget_plan: Drops the plan that runs beside.
         """
         self._session = session
         self._motion = motion
@@ -56,10 +60,13 @@ class Previewer:
         self._names = names
         self._clock_ns = clock_ns
         self._plan_ns = plan_ns
+        self._forget_plan = forget_plan
         self._took_ns: collections.deque[int] = collections.deque(maxlen=REMEMBERED)
         # Periods that had no room since the last branch, and the one that was looked at last.
         self._without_room = 0
         self._looked_at_ns = 0
+        # Plans beside that came first since the last branch, and the number of the last.
+        self._plans = self._plan = 0
         self._verb: Verb | None = None
         self._run: Any = None
         self._records: list[PreviewRecord] = []
@@ -112,7 +119,7 @@ class Previewer:
             self.end(error)
             return True
         except BusyError:
-            return False  # a plan that runs beside comes first
+            return self._come_second()
         except FlashRTError as error:
             self.end(error)
             return True
@@ -121,9 +128,30 @@ class Previewer:
             self.end(error)
             return True
         self._took_ns.append(self._clock_ns() - now_ns)
+        self._plans = 0
         self._keep(chunk)
         if not self._run.left:
             self._finish()
+        return True
+
+    def _come_second(self) -> bool:
+        """A plan that runs beside comes first; False if the branch may still run later."""
+        if not self._motion.wants_to_move:
+            # Nobody will adopt it: what moves next is planned from what is seen then.
+            self._forget_plan()
+            return False
+        number = self._session.plan_number
+        self._plans += number != self._plan
+        self._plan = number
+        if self._plans <= PLANS:
+            return False
+        self.end(
+            BusyError(
+                f"preview: {PLANS} plans beside came before a branch, one right after the other;"
+                " expected a control step without one; call ~/pause first, or let chunks last"
+                " longer: a larger n_action_steps, or a smaller plan_ahead"
+            )
+        )
         return True
 
     def _give_up(self) -> None:
@@ -186,7 +214,7 @@ class Previewer:
 
     def _drop(self) -> None:
         run, self._verb, self._run, self._records = self._run, None, None, []
-        self._without_room = 0
+        self._without_room = self._plans = 0
         if run is not None:
             run.close()
 

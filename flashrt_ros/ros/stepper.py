@@ -118,6 +118,7 @@ class Stepper:
             self._names,
             clock_ns,
             self._plan_ns,
+            self.forget_plan,
         )
         self._faults = ""
         self._task_sequence = 0

@@ -163,11 +163,13 @@ class TierHandlers:
         name = answer.fields["capsule"].id
         capsule = self._session.store.get(name)
         try:
+            # Room is made only afterwards: else this one might be taken for the one to park.
             evicted = yield from self._moved(capsule, tier, verb)
         except FlashRTError as error:
             raise type(error)(
                 f"capsule {capsule.name!r} was made and lies on the device: {error}"
             ) from error
+        self.tidy()
         capsule = self._session.store.get(capsule.id)
         fields = {
             **answer.fields,

@@ -323,6 +323,11 @@ class Preview(Transfer):
         """True while a plan beside was begun and neither adopted, overtaken nor withdrawn."""
         return self._begun is not None and self._stands(self._begun)
 
+    @property
+    def plan_number(self) -> int:
+        """Tells plans beside apart: of the one that was begun last; 0 before the first."""
+        return 0 if self._begun is None else self._begun.number
+
     def withdraw_plan(self) -> None:
         """Gives up the plan that runs beside: what comes of it will not be adopted."""
         if self.planning:

@@ -392,14 +392,15 @@ class CapsuleStore:
         pinned = sum(c.pinned for c in here)
         shared = sum(c.segment.holders > 1 for c in here)
         copied = sum(c.segment.place.holders > 1 for c in here)
-        rows = ""
+        rows, free = "", f"{self.pool.free} of {self.pool.slots} slots are free"
         if self.rows is not None:
             rows = f" and {pages * self.rows.page_bytes} bytes of new rows"
+            free += f" and {self.rows.free * self.rows.page_bytes} bytes for rows"
         return (
             f"no room for one more capsule of {self.pool.slot_bytes} bytes{rows}:"
             f" {self.bytes_used} of {self.bytes_budget} bytes are held by {len(here)} capsules,"
             f" of which {pinned} are pinned, {shared} share storage and {copied} are read or moved"
-            " now; drop some, or raise store_bytes"
+            f" now; {free}; drop some, or raise store_bytes"
         )
 
     def _remove(self, capsule: Capsule) -> int:
