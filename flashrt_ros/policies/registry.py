@@ -17,8 +17,8 @@ from flashrt_ros.errors import CheckpointError, InvalidArgumentError, NotFoundEr
 from flashrt_ros.policies.checkpoint import CONFIG, read_config
 from flashrt_ros.policies.lerobot import families
 from flashrt_ros.policies.lerobot.checkpoint import LeRobotCheckpoint, read_checkpoint
+from flashrt_ros.policies.lerobot.json_file import read_object
 from flashrt_ros.policies.program.manifest import MANIFEST
-from flashrt_ros.policies.program.policy import load as load_programs
 from flashrt_ros.runtime.policy import Policy
 
 GROUP = "flashrt_ros.policies"
@@ -69,7 +69,7 @@ def load_policy(name: str | Path, trust: bool = False) -> Policy:
     text = str(name)
     if directory.is_dir():
         if (directory / MANIFEST).is_file():
-            return load_programs(directory, trust)
+            return _load_programs(directory, trust)
         checkpoint = find_checkpoint(directory)
         if checkpoint is not None:
             return families.make(checkpoint)
@@ -105,6 +105,16 @@ def find_checkpoint(name: str | Path) -> LeRobotCheckpoint | None:
     if config["type"] in available_policies() or not families.is_lerobot(config):
         return None
     return read_checkpoint(directory)
+
+
+def _load_programs(directory: Path, trust: bool) -> Policy:
+    # Imported here: few have programs.
+    from flashrt_ros.policies.program import policy, predictor
+
+    value = read_object(directory / MANIFEST)
+    if value.get("format") == predictor.FORMAT:
+        return predictor.load_predictor(directory, value, trust)
+    return policy.load(directory, trust)
 
 
 def _make(target: str, directory: Path | None) -> Policy:

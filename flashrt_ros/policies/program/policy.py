@@ -114,7 +114,7 @@ def load(directory: Path, trust: bool = False) -> ProgramPolicy:
     """
     manifest = read_manifest(directory)
     programs = {
-        name: _program(directory / call.file, len(call.reads), len(call.writes), trust)
+        name: load_program(directory / call.file, len(call.reads), len(call.writes), trust)
         for name, call in manifest.calls.items()
     }
     state = {
@@ -134,7 +134,18 @@ def load(directory: Path, trust: bool = False) -> ProgramPolicy:
     return ProgramPolicy(manifest, programs, {name: initial[name] for name in state})
 
 
-def _program(path: Path, reads: int, writes: int, trust: bool) -> nn.Module:
+def load_program(path: Path, reads: int, writes: int, trust: bool = False) -> nn.Module:
+    """Reads one program.
+
+    Args:
+        path: The archive.
+        reads: Tensors that it takes.
+        writes: Tensors that it returns.
+        trust: Let torch load what can only be read by unpickling.
+
+    Raises:
+        CheckpointError: As ``load``.
+    """
     try:
         made = ProgramModule(read_archive(path))
     except CheckpointError:
