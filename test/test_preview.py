@@ -223,6 +223,26 @@ def test_a_branch_without_room_for_its_rows_is_refused(device: str) -> None:
     session.close()
 
 
+def test_a_live_state_that_fills_up_before_its_turn_is_refused() -> None:
+    """Room was found when the preview was asked for; control steps have taken it since."""
+    session = PolicySession(AttentionPolicy(capacity=12), rollback_depth=2)
+    rows = session.policy.rows_per_act
+    while session.host.rows + 2 * rows <= 12:
+        run(session, waves, session.host.step, session.host.step + 1)
+    assert session.host.rows + rows <= 12
+    preview = session.begin_preview([], waves(0))
+    run(session, waves, session.host.step, session.host.step + 1)
+    before = everything(session)
+    with pytest.raises(NoMemoryError, match="the live state: expected room for"):
+        preview.run_next()
+    branch = session.materialise()
+    with pytest.raises(NoMemoryError, match="the live state: expected room for"):
+        session.run_branch(branch, session._engine.check(waves(0)))
+    assert everything(session) == before
+    preview.close()
+    session.close()
+
+
 def test_a_plan_beside_comes_first(device: str) -> None:
     session = PolicySession(ToyChunk(), device=device)
     other = PolicySession(ToyChunk(), device=device)

@@ -400,3 +400,19 @@ def test_named_capsules_go_to_the_host_before_slots_run_out(tmp_path: Path) -> N
     assert (EventKind.EVICT, "s0", "") in kinds(rig)
     assert "s1" in tiers(rig)
     rig.storage.close()
+
+
+def test_a_drop_of_what_the_node_moves_by_itself_is_no_fault(tmp_path: Path) -> None:
+    rig = rig_of(tmp_path, slots=11)
+    rig.tick(10)
+    gate = Gate(rig)
+    for name in ("a", "b", "c"):
+        rig.ask("snapshot", name=name)
+    assert gate.reached.wait(LIMIT_S)
+    assert tiers(rig) == dict.fromkeys("abc", "device")
+    rig.ask("drop_capsule", name="a")
+    gate.opened.set()
+    pump(rig, lambda: not rig.storage._running)
+    assert "a" not in tiers(rig)
+    assert not [words for words in rig.out.words if "tier 'host'" in words]
+    rig.storage.close()

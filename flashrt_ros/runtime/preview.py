@@ -276,9 +276,15 @@ class Preview(Transfer):
 
         Raises:
             BusyError: A plan that runs beside is under way, or has not been adopted.
+            NoMemoryError: There is no room for the rows that its plan may append; or as
+                ``placed``.
             FlashRTError: As ``placed``.
         """
         self._check_no_plan()
+        # Again: the live state has grown since the preview was begun, and nothing in a captured
+        # graph keeps a row from being written behind the end.
+        what = "the live state" if branch.capsule is None else f"branch {branch.capsule.name!r}"
+        self._check_branch_room(what, branch.host)
         # Not the property: it refuses while the live state is away.
         arena = self._arena
         assert arena is not None

@@ -47,15 +47,17 @@ class MtpHead(nn.Module):
             BufferSpec(HIDDEN, (1, config.hidden_size), dtype, Role.STATE),
         ]
 
-    def _layer(self) -> tuple[Layer, FullAttention]:
+    def parts(self) -> tuple[Layer, FullAttention]:
+        """The head's one layer, and its attention."""
         layer = self.layers[0]
         assert isinstance(layer, Layer)
         assert layer.self_attn is not None
         return layer, layer.self_attn
 
-    def _joined(
+    def joined(
         self, hidden_TD: torch.Tensor, embedded_TD: torch.Tensor, step: Step
     ) -> torch.Tensor:
+        """What the layer takes in: hidden values of the token before, and the embedding."""
         parts = (
             self.pre_fc_norm_embedding.normed(embedded_TD, step.ops),
             self.pre_fc_norm_hidden.normed(hidden_TD, step.ops),
@@ -75,8 +77,8 @@ class MtpHead(nn.Module):
             step: See ``Step``.
             periods: For ``ops.rotate``.
         """
-        layer, attention = self._layer()
-        x_TD = self._joined(hidden_TD, embedded_TD, step)
+        layer, attention = self.parts()
+        x_TD = self.joined(hidden_TD, embedded_TD, step)
         normed_TD = layer.input_layernorm.normed(x_TD, step.ops)
         attention.write_(normed_TD, (state[KEYS], state[VALUES]), step, periods)
 
@@ -89,9 +91,9 @@ class MtpHead(nn.Module):
         They stand for the model's hidden values of the token, so the output weights turn them
         into the token that follows it.
         """
-        layer, attention = self._layer()
+        layer, attention = self.parts()
         rows = (state[KEYS], state[VALUES])
-        x_TD = self._joined(hidden_TD, embedded_TD, step)
+        x_TD = self.joined(hidden_TD, embedded_TD, step)
         normed_TD = layer.input_layernorm.normed(x_TD, step.ops)
         attention.write_(normed_TD, rows, step, periods)
         x_TD = x_TD + attention.read(normed_TD, rows, step, periods, first=1)
