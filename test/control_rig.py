@@ -43,6 +43,7 @@ class Lists:
 
     def __init__(self) -> None:
         self.sent: list[Command] = []
+        self.shadows: list[Command] = []
         self.steps: list[StepRecord] = []
         self.chunks: list[ChunkRecord] = []
         self.events: list[EventRecord] = []
@@ -58,6 +59,9 @@ class Lists:
 
     def alive(self) -> None:
         pass
+
+    def shadow(self, commands: Sequence[Command]) -> None:
+        self.shadows += commands
 
     def flush(self, timeout_s: float) -> bool:
         return True

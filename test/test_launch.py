@@ -91,6 +91,7 @@ def test_recording_has_exactly_what_an_evaluation_reads() -> None:
     named = {topic for topic, *_ in contract.topics()} | {o.topic for o in contract.actions}
     resolved = {t if t.startswith("/") else f"/left/{t}" for t in named}
     assert set(topics) == resolved | {f"/left/policy/{name}" for name in own} | {
+        "/left/policy/shadow/joint_command",
         "/clock",
         "/diagnostics",
     }

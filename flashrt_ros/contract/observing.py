@@ -14,13 +14,17 @@ from flashrt_ros.contract.sample import InputStamp
 from flashrt_ros.contract.schema import Observation
 from flashrt_ros.errors import ContractError
 
+NONE_YET = "no message"
+TOO_EARLY = "older than the last activate, resume, restore or reset"
+"""Faults of an input whose next message puts things right."""
+
 
 def absence(message: Message | None, max_age_ms: float, now_ns: int, not_before_ns: int) -> str:
     """Why there is no fresh message; empty where there is one."""
     if message is None:
-        return "no message"
+        return NONE_YET
     if message.received_ns < not_before_ns:
-        return "older than the last activate, resume, restore or reset"
+        return TOO_EARLY
     age_ms = (now_ns - message.received_ns) * 1e-6
     return f"stale {age_ms:.0f} ms > {max_age_ms:g} ms" if age_ms > max_age_ms else ""
 

@@ -27,6 +27,7 @@ def recorded_topics(contract: Contract, namespace: str = "", node: str = "policy
     if contract.stop is not None:
         names.append(contract.stop.topic)
     names += [f"~/{name}" for name in REPORTS]
+    names += [f"~/shadow/{below(output.topic)}" for output in contract.actions]
     found = set(ABSOLUTE)
     for name in names:
         if name.startswith("/"):
@@ -35,3 +36,8 @@ def recorded_topics(contract: Contract, namespace: str = "", node: str = "policy
         own = name.replace("~/", f"{node}/", 1) if name.startswith("~/") else name
         found.add(f"{inside.rstrip('/')}/{own}")
     return sorted(found)
+
+
+def below(topic: str) -> str:
+    """A topic of the contract as it stands below ``~/shadow``."""
+    return topic.lstrip("/").replace("~/", "")

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
 from flashrt_ros.contract import Contract
 from flashrt_ros.hardware.finding import Level
 from flashrt_ros.hardware.memory import in_words
 from flashrt_ros.policies.registry import load_policy
 from flashrt_ros.ros.commander import Commander
+from flashrt_ros.ros.control import Control
 from flashrt_ros.ros.intake import Intake
 from flashrt_ros.ros.motion import Motion
 from flashrt_ros.ros.parameters import Parameters
@@ -18,9 +20,12 @@ from flashrt_ros.ros.records import Outlet
 from flashrt_ros.ros.stepper import Stepper
 from flashrt_ros.ros.storage import Storage
 from flashrt_ros.ros.trial import Trial
+from flashrt_ros.ros.watchdog import Watchdog
 from flashrt_ros.ros.worker import Report, ignore
 from flashrt_ros.runtime.policy import PlanKind
 from flashrt_ros.runtime.session import PolicySession
+
+WATCHED = ("watchdog_periods", "miss_limit_s")
 
 
 def make_stepper(
@@ -75,6 +80,30 @@ def make_stepper(
         planner,
         plans,
     )
+
+
+def apply_change(
+    settings: Parameters,
+    name: str,
+    value: Any,
+    commander: Commander | None,
+    control: Control | None,
+    watchdog: Watchdog | None,
+) -> bool:
+    """Hands a parameter that is being changed to whom it concerns, if they are there.
+
+    Returns:
+        Whether the status is another one now.
+    """
+    if watchdog is not None and name in WATCHED:
+        # The new value is set only after this.
+        watchdog.heed({**{each: settings[each] for each in WATCHED}, name: value})
+    if commander is not None and name == "miss_limit_s":
+        commander.limit_misses(value)
+    stepper = control.stepper if control is not None else None
+    if stepper is not None and name == "rollback_period_steps":
+        stepper.session.set_rollback_period(value)
+    return commander is not None and name == "dry_run" and commander.shadow(value)
 
 
 def _introduce(session: PolicySession, asked_bytes: int, outlet: Outlet) -> None:

@@ -16,6 +16,7 @@ import numpy.typing as npt
 from flashrt_ros.contract import ActionShaper, Command, Contract, StartGate
 from flashrt_ros.contract.between import Interpolator
 from flashrt_ros.contract.output import Commands
+from flashrt_ros.contract.start import distance_fault
 from flashrt_ros.ros.motion import Motion
 from flashrt_ros.ros.records import Outlet, Vector
 from flashrt_ros.ros.relay import Relay
@@ -80,7 +81,7 @@ class Commander:
             contract: Outputs, limits, start check.
             motion: Decides whether something may leave.
             outlet: Where commands go.
-            dry_run: Nothing is ever sent.
+            dry_run: Shadow mode: others drive, nothing is sent; see ``shadow``.
             miss_limit_s: How long ``on_miss: hold`` and ``zeros`` repeat before the stop message.
         """
         self.contract = contract
@@ -96,6 +97,7 @@ class Commander:
         self._last: dict[str, Vector] = {}
         self._moving: set[str] = set()
         self._missing_since_ns: int | None = None
+        motion.hand_over(dry_run)
         self._between = {
             output.topic: Interpolator(output, contract.period_s)
             for output in contract.actions
@@ -141,6 +143,8 @@ class Commander:
             self.guard(now_ns)
             if epoch != self._motion.epoch or not self._motion.wants_to_move:
                 return Outcome(Verdict.OVERTAKEN, values, self._motion.standing.reason)
+            if self.dry_run:
+                return self._shadow_command(values, measured)
             # Kept if nothing leaves: the stop message that follows repeats what was sent, not
             # what was measured.
             last = self._last
@@ -158,17 +162,50 @@ class Commander:
                 return Outcome(Verdict.DROPPED, shaped.action, shaped.dropped)
             self._motion.started()
             self._missing_since_ns = None
-            if not self.dry_run:
-                messages = self.shaper.messages(shaped, self._outlet.stamp_ns())
-                self._send(messages, now_ns, last)
+            messages = self.shaper.messages(shaped, self._outlet.stamp_ns())
+            self._send(messages, now_ns, last)
             self._last = {**last, **shaped.commands}
             if shaped.limited:
                 self.limited += 1
                 self.limited_words = "; ".join(shaped.limited)
-            verdict = Verdict.DRY if self.dry_run else Verdict.SENT
-            return Outcome(
-                verdict, shaped.action, verdict.value if self.dry_run else "", shaped.limited
-            )
+            return Outcome(Verdict.SENT, shaped.action, "", shaped.limited)
+
+    def _shadow_command(self, values: Vector, measured: npt.NDArray[np.float32] | None) -> Outcome:
+        """What would have left, within limits of position; steps are those of whoever drives."""
+        shaped = self.shaper.shape(values)
+        if shaped.dropped:
+            return Outcome(Verdict.DROPPED, shaped.action, shaped.dropped)
+        self._motion.started()
+        self._outlet.shadow(self.shaper.messages(shaped, self._outlet.stamp_ns()))
+        words = Verdict.DRY.value
+        if far := distance_fault(self.contract, shaped.action, measured):
+            words += f"; as a first command it would not leave: {far}"
+        return Outcome(Verdict.DRY, shaped.action, words, shaped.limited)
+
+    def shadow(self, dry_run: bool) -> bool:
+        """Hands the robot over: to others, with the stop message, or to the policy, checked anew.
+
+        Args:
+            dry_run: True: from now on others drive, and what would have left goes to the shadow
+                topics. False: the next command is checked as a first one.
+
+        Returns:
+            False if it was so already.
+        """
+        with self._motion.lock:
+            if dry_run == self.dry_run:
+                return False
+            self.halt()  # of a shadow that sends nothing
+            self.dry_run = dry_run
+            self._last = {}
+            self._motion.hand_over(dry_run)
+        words = "others drive, this is their shadow" if dry_run else "the policy drives"
+        self._outlet.log("info", f"dry_run is now {dry_run}: {words}")
+        return True
+
+    def limit_misses(self, miss_limit_s: float) -> None:
+        """Changes how long ``on_miss`` repeats."""
+        self._miss_limit_ns = round(miss_limit_s * 1e9)
 
     def miss(self, now_ns: int) -> None:
         """Does what ``on_miss`` says in a control period without an action.

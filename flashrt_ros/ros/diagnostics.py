@@ -10,7 +10,9 @@ from dataclasses import dataclass, field
 from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus, KeyValue
 
 from flashrt_ros.contract import Contract, Sample
+from flashrt_ros.contract.observing import NONE_YET, TOO_EARLY
 from flashrt_ros.contract.sampler import CAMERA_INFO
+from flashrt_ros.ros.arrivals import GAP
 from flashrt_ros.ros.intake import InputFigures, Intake
 from flashrt_ros.ros.messages import time_of
 from flashrt_ros.ros.motion import Mode
@@ -57,7 +59,9 @@ def motion_entry(status: StatusRecord) -> Entry:
     entry = Entry("motion", message=status.mode.name.lower())
     if status.mode in (Mode.HOLDING, Mode.STOPPED):
         entry.level = Level.ERROR
-    elif status.mode in (Mode.WAITING, Mode.PAUSED) or status.reason:
+    elif status.mode in (Mode.WAITING, Mode.PAUSED) or (
+        status.reason and status.mode is not Mode.RUNNING
+    ):
         entry.level = Level.WARN
     if status.reason:
         entry.message += f": {status.reason}"
@@ -201,7 +205,9 @@ def input_entry(
         entry.worsen(lack, f"no message ({hint}; expected {figures.type})")
     for stamp in sample.stamps if sample is not None else ():
         if stamp.topic == figures.topic and stamp.fault and last_ns:
-            entry.worsen(Level.ERROR, f"{stamp.observation}: {stamp.fault}")
+            # After a verb only what comes next counts: no fault while that is not due.
+            level = Level.OK if _due(figures, stamp.fault, now_ns) else Level.ERROR
+            entry.worsen(level, f"{stamp.observation}: {stamp.fault}")
         if stamp.topic == figures.topic and not stamp.present and not stamp.fault:
             entry.values[f"{stamp.observation}"] = "absent, its fill value is used"
     if sample is None and figures.fault:
@@ -236,6 +242,12 @@ def _compare_clocks(entries: Sequence[Entry], intake: Intake) -> None:
                 f"its header stamps are {most - least:.0f} ms behind those of {ahead}: the clocks "
                 "of their publishers differ; synchronise them (ages are not judged by stamps)",
             )
+
+
+def _due(figures: InputFigures, fault: str, now_ns: int) -> bool:
+    """Whether the next message is about to come, and nothing is wrong but that it has not."""
+    waits = (now_ns - figures.arrivals.last_ns) / 1e6 < GAP * figures.arrivals.usual_ms
+    return waits and not figures.fault and fault in (NONE_YET, TOO_EARLY)
 
 
 def _rates(figures: InputFigures, age_ms: float) -> dict[str, str]:

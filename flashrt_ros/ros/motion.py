@@ -27,6 +27,8 @@ from flashrt_ros.errors import (
     SupersededError,
 )
 
+SHADOW = "in the shadow of others: what it would do is published below ~/shadow (dry_run)"
+
 
 class Mode(enum.IntEnum):
     """Values of ``mode`` in ``PolicyStatus``, as the .msg file has them."""
@@ -77,6 +79,7 @@ class Motion:
         self._held = ""
         self._fault = ""
         self._failed_transition = ""
+        self._shadow = False
 
     @property
     def standing(self) -> Standing:
@@ -100,7 +103,7 @@ class Motion:
             return Standing(Mode.WAITING, self._fault or "no fresh observations yet")
         if self._fault:
             return Standing(Mode.HOLDING, self._fault)
-        return Standing(Mode.RUNNING, "")
+        return Standing(Mode.RUNNING, SHADOW if self._shadow else "")
 
     def _with_failure(self, reason: str) -> str:
         return "; ".join(filter(None, (self._failed_transition, reason)))
@@ -331,6 +334,13 @@ class Motion:
             if end_pause and not hold:
                 self._paused = False
             self._begin(now_ns)
+
+    def hand_over(self, shadow: bool) -> None:
+        """Another one drives from now on; a command computed before must not leave."""
+        with self.lock:
+            self._shadow = shadow
+            self.starting = True
+            self.epoch += 1
 
     def interrupt(self) -> None:
         """Commands stopped flowing: the next one is to be checked as a first one."""

@@ -16,7 +16,7 @@ from rclpy.lifecycle import LifecycleNode, LifecycleState, TransitionCallbackRet
 
 from flashrt_ros.contract import Contract
 from flashrt_ros.errors import FlashRTError, InternalError
-from flashrt_ros.ros.assembly import make_stepper
+from flashrt_ros.ros.assembly import apply_change, make_stepper
 from flashrt_ros.ros.commander import Commander
 from flashrt_ros.ros.control import Control
 from flashrt_ros.ros.diagnostics import (
@@ -68,6 +68,7 @@ class PolicyNode(LifecycleNode):
         super().__init__("policy", **kwargs)
         guard_transitions(self)
         self._settings = Parameters(self)
+        self._settings.on_change = self._change
         self._motion = Motion()
         self._outlet = RosOutlet(self)
         # Set by the control thread, which must not spend its time on diagnostics.
@@ -358,6 +359,11 @@ class PolicyNode(LifecycleNode):
                 self._commander.halt(all_outputs=True)
             self._motion.stop(reason)
 
+    def _change(self, name: str, value: Any) -> None:
+        parts = (self._commander, self._control, self._watchdog)
+        if apply_change(self._settings, name, value, *parts):
+            self._tell()
+
     def _tell(self) -> None:
         """The mode may be another one now."""
         if self._control is not None:
@@ -393,7 +399,7 @@ class PolicyNode(LifecycleNode):
             last,
             mode=standing.mode,
             reason=standing.reason,
-            dry_run=self._settings["dry_run"],
+            dry_run=self._settings.options.dry_run,
         )
 
     def _publish_status(self) -> None:
@@ -431,6 +437,7 @@ class PolicyNode(LifecycleNode):
                 self._motion.active,
             )
             entries += self._diagnostics.outputs(contract, self._outlet.topic_name)
+        entries.append(Entry("parameters", values=self._settings.changeable()))
         if (losses := self._losses.found()) or control is not None:
             entries.append(threads_entry(losses))
         if (commander := self._commander) is not None:

@@ -12,6 +12,7 @@ from rclpy.node import Node
 from rclpy.qos import DurabilityPolicy, LivelinessPolicy, QoSProfile, ReliabilityPolicy
 
 from flashrt_ros.contract import Command, Contract
+from flashrt_ros.contract.recording import below
 from flashrt_ros.contract.schema import Qos
 from flashrt_ros.msg import ActionChunk, CapsuleEvent, PolicyStatus, PolicyStep
 from flashrt_ros.ros import messages
@@ -73,6 +74,7 @@ class RosOutlet:
         self._event = node.create_publisher(CapsuleEvent, "~/capsule_event", EVENT_DEPTH)
         self._status = node.create_publisher(PolicyStatus, "~/status", LATCHED)
         self._commands: dict[str, tuple[Any, Any]] = {}
+        self._shadows: dict[str, Any] = {}
         self._manual: tuple[Any, ...] = ()
 
     def open(
@@ -101,6 +103,8 @@ class RosOutlet:
                 ),
             )
             self._commands[output.topic] = (publisher, cls)
+            name = f"~/shadow/{below(output.topic)}"
+            self._shadows[output.topic] = self._node.create_publisher(cls, name, 10)
             if output.qos.liveliness == "manual_by_topic":
                 self._manual = (*self._manual, publisher)
 
@@ -115,6 +119,9 @@ class RosOutlet:
         for publisher, _ in self._commands.values():
             destroy_publisher(publisher)
         self._commands.clear()
+        for publisher in self._shadows.values():
+            self._node.destroy_publisher(publisher)
+        self._shadows.clear()
 
     def topic_name(self, topic: str) -> str:
         """Name in the graph of an output as the contract writes it."""
@@ -130,6 +137,12 @@ class RosOutlet:
         for command in commands:
             publisher, cls = self._commands[command.output.topic]
             publisher.publish(messages.fill(cls(), command.fields))
+
+    def shadow(self, commands: Sequence[Command]) -> None:
+        """Publishes below ``~/shadow``."""
+        for command in commands:
+            _, cls = self._commands[command.output.topic]
+            self._shadows[command.output.topic].publish(messages.fill(cls(), command.fields))
 
     def flush(self, timeout_s: float) -> bool:
         """Waits for acknowledgements of reliable subscribers, at most ``timeout_s`` in all."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import difflib
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -100,7 +100,12 @@ DECLARATIONS: Sequence[Declaration] = (
     Declaration(
         "hold", False, CONFIGURE, "Hold after the first activation until ~/resume is called"
     ),
-    Declaration("dry_run", False, CONFIGURE, "Do everything but publish commands"),
+    Declaration(
+        "dry_run",
+        False,
+        ANY,
+        "Shadow mode: do everything but publish commands; what would have left goes to ~/shadow",
+    ),
     Declaration(
         "store_bytes",
         64 << 20,
@@ -124,7 +129,7 @@ DECLARATIONS: Sequence[Declaration] = (
     Declaration(
         "rollback_period_steps",
         1,
-        CONFIGURE,
+        ANY,
         "Control steps between two boundaries of the rollback ring",
         1,
         100_000,
@@ -196,7 +201,7 @@ DECLARATIONS: Sequence[Declaration] = (
     Declaration(
         "miss_limit_s",
         0.5,
-        CONFIGURE,
+        ANY,
         "How long commands are repeated without a new action (on_miss hold and zeros) before the "
         "stop message ends motion",
         0.0,
@@ -237,6 +242,8 @@ class Parameters:
 
     Attributes:
         options: Those that may change at any time, as the control thread reads them.
+        on_change: Called in the executor with name and value of a parameter that may change at any
+            time, once all that were set together are found good.
         locked: True while the node is configured: changes of the others are refused.
     """
 
@@ -244,6 +251,7 @@ class Parameters:
         """Declares all of them."""
         self.options = Options()
         self.locked = False
+        self.on_change: Callable[[str, Any], None] = lambda name, value: None
         self._node = node
         self._when = {declaration.name: declaration.when for declaration in DECLARATIONS}
         for declaration in DECLARATIONS:
@@ -281,7 +289,12 @@ class Parameters:
         for parameter in parameters:
             if self._when.get(parameter.name) == ANY:
                 setattr(self.options, parameter.name, parameter.value)
+                self.on_change(parameter.name, parameter.value)
         return SetParametersResult(successful=True)
+
+    def changeable(self) -> dict[str, str]:
+        """Those that may change at any time, in words, for diagnostics."""
+        return {name: str(self[name]) for name, when in self._when.items() if when == ANY}
 
     def needed(self, name: str) -> str:
         """A string that must not be empty.

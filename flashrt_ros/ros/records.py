@@ -155,6 +155,9 @@ class Outlet(Protocol):
     def alive(self) -> None:
         """Says that the control thread has kept its period, whether or not a command left."""
 
+    def shadow(self, commands: Sequence[Command]) -> None:
+        """Publishes what would have been sent, where nobody takes it for a command."""
+
     def flush(self, timeout_s: float) -> bool:
         """Waits until reliable subscribers have what was sent; False if some have not."""
 

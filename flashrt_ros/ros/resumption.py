@@ -23,6 +23,9 @@ class Options:
         publish_chunk: Publish adopted chunks.
         start_timeout_s: How long ``~/resume`` waits for the first command.
         service_timeout_s: After this a service answers TIMEOUT.
+        dry_run: Shadow mode: the policy runs, others drive.
+        miss_limit_s: How long ``on_miss`` repeats before the stop message.
+        rollback_period_steps: Control steps between two boundaries of the rollback ring.
         keep_warm_s: Replay the policy after so long a rest; 0: never.
     """
 
@@ -33,6 +36,9 @@ class Options:
         self.start_timeout_s = 1.0
         self.service_timeout_s = 5.0
         self.keep_warm_s = 0.0
+        self.dry_run = False
+        self.miss_limit_s = 0.5
+        self.rollback_period_steps = 1
 
 
 class Resumption:

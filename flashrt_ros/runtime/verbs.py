@@ -256,6 +256,14 @@ class Verbs(Moves):
         self._go(target, key)
         return step - target.host.step
 
+    def set_rollback_period(self, steps: int) -> None:
+        """Changes the control steps between two boundaries of the ring; those in it stay.
+
+        Raises:
+            InvalidArgumentError: Less than one.
+        """
+        self._ring.period_steps = check_int("rollback_period_steps", steps, 1)
+
     def rollback_target(self, steps: int = 0) -> Capsule:
         """Returns the capsule or boundary that ``rollback`` would go to now.
 
