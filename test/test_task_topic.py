@@ -9,12 +9,14 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import torch
 from contract_examples import cdr, contract_dict, joint_state, rosbags_class
 from control_rig import Rig, plan_ready
 from node_policies import FollowChunks
 
 from flashrt_ros.contract import Contract, Sampler
-from flashrt_ros.errors import ContractError
+from flashrt_ros.errors import ContractError, InvalidArgumentError
+from flashrt_ros.runtime.buffers import BufferSpec, Role
 
 TASK = {"topic": "task"}
 
@@ -160,4 +162,36 @@ def test_a_chunk_for_another_task_is_dropped_or_taken_first(on_change: str) -> N
     assert rig.session.host.task == "another"
     kept = rig.out.steps[-1].chunk_id == chunk
     assert kept == (on_change == "finish")
+    rig.stepper.close()
+
+
+class FewWords(FollowChunks):
+    """Takes tasks of up to five letters, as an input."""
+
+    def layout(self) -> tuple[BufferSpec, ...]:
+        return (*super().layout(), BufferSpec("letters", (5,), torch.int64, Role.INPUT))
+
+    def task_inputs(self) -> tuple[str, ...]:
+        return ("letters",)
+
+    def encode_task(self, task: str, observations: Any) -> dict[str, torch.Tensor]:
+        if len(task) > 5:
+            raise InvalidArgumentError(f"task {task!r}: expected at most 5 letters")
+        return {"letters": torch.tensor([ord(letter) for letter in task.ljust(5)])}
+
+
+def test_a_text_that_the_policy_cannot_take_changes_nothing() -> None:
+    rig = Rig(FewWords(), task=TASK)
+    say(rig, "pick")
+    while not rig.out.steps:
+        rig.tick()
+        plan_ready(rig)
+    assert rig.session.arena.inputs["letters"].tolist() == [ord(c) for c in "pick "]
+    say(rig, "a long story")
+    rig.tick()
+    assert rig.session.host.task == "pick"
+    assert any("task stays 'pick': task 'a long story'" in words for words in rig.out.words)
+    say(rig, "place")
+    rig.tick()
+    assert rig.session.host.task == "place", "the control: one that it can take is taken"
     rig.stepper.close()
