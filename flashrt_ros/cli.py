@@ -56,6 +56,11 @@ COMMANDS = (
         "flashrt_ros.export_command",
     ),
     Command("check", "run the conformance suite on a policy", "flashrt_ros.check_command"),
+    Command(
+        "ablate",
+        "leave each buffer out of a restore and say where actions first diverge",
+        "flashrt_ros.ablate_command",
+    ),
     Command("bench", "measure the published figures on this machine", "flashrt_ros.bench.command"),
     Command(
         "soak",
