@@ -10,7 +10,13 @@ from collections.abc import Callable, Generator
 from dataclasses import replace
 from typing import Any
 
-from flashrt_ros.errors import DeadlineError, FlashRTError, InvalidArgumentError, NoMemoryError
+from flashrt_ros.errors import (
+    DeadlineError,
+    FlashRTError,
+    InvalidArgumentError,
+    NoMemoryError,
+    NotFoundError,
+)
 from flashrt_ros.ros.records import EventKind
 from flashrt_ros.ros.status import capsule_record
 from flashrt_ros.ros.stepper import Stepper
@@ -254,6 +260,8 @@ class TierHandlers:
     def _park(self, capsule: Any, verb: Verb) -> Task:
         try:
             yield from self._moved(capsule, Tier.HOST, verb, parked=True)
+        except NotFoundError:
+            pass  # dropped meanwhile, which makes room as well
         except FlashRTError as error:
             self._stepper.outlet.log("warn", f"could not move to tier 'host': {error}")
             return done("")
