@@ -57,6 +57,13 @@ def test_what_is_refused(place: str, given: dict[str, Any], words: str) -> None:
         contract(place, given)
 
 
+def test_a_promise_is_judged_by_the_control_rate_whatever_is_published_between() -> None:
+    fields = contract_dict()
+    fields["actions"][0].update({"publish_rate_hz": 500.0, "qos": {"deadline_ms": 39}})
+    with pytest.raises(ContractError, match="at least 40"):
+        Contract.from_dict(fields)
+
+
 def test_a_promise_reaches_the_middleware_and_nothing_is_promised_by_default() -> None:
     plain = qos_profile(Qos("reliable"))
     assert plain.deadline.nanoseconds == QoSProfile(depth=1).deadline.nanoseconds

@@ -15,7 +15,7 @@ import pytest
 import yaml
 from flashrt_ros.msg import PolicyStatus
 from node_peer import JOINTS
-from stage import Stage
+from stage import Stage, arm_contract
 from std_msgs.msg import Float64MultiArray
 from trajectory_controller import forward_fault, trajectory_fault
 from trajectory_msgs.msg import JointTrajectory, JointTrajectoryPoint
@@ -148,3 +148,27 @@ def test_a_forward_controller_gets_its_samples_and_a_stop_cuts_them(stage: Stage
 
     stage.peer.wait(counted, "the relay in /diagnostics")
     assert counted() == sent - 1, "all samples were counted; the stop message is none"
+
+
+def test_names_of_the_command_that_differ_from_those_of_the_state_are_mapped(
+    stage: Stage,
+) -> None:
+    """Servos counted from 0 in the state and from 1 in the command, listed in another order."""
+    contract = arm_contract(
+        names=["motor_2", "motor_1"],
+        index=[1, 0],
+        limits={"motor_1": [-3.0, 3.0], "motor_2": [-2.0, 2.0]},
+    )
+    stage.activate(contract=contract, hold=True)
+    stage.robot.position = [0.5, -0.5]
+    published = len(stage.robot.published)
+    stage.peer.wait(lambda: len(stage.robot.published) > published + 5, "the new position")
+    stage.do("resume")
+    stage.wait_running()
+    stage.peer.wait(lambda: len(stage.commands) > 5, "commands")
+    for command in list(stage.commands):
+        by_name = dict(zip(command.name, command.position, strict=True))
+        # The puppet stays within 0.05 rad of what it sees, so the two cannot be confused.
+        assert by_name["motor_1"] == pytest.approx(0.5, abs=0.06)
+        assert by_name["motor_2"] == pytest.approx(-0.5, abs=0.06)
+    stage.robot.reset()

@@ -287,7 +287,7 @@ def read_output(section: Section, period_s: float) -> Output:
     if section.has("frame_id") and not kind.stamped:
         section.fail("frame_id", f"no such key for {type_name}, it has no header", "frame_id")
     publish_rate_hz, interpolation = _publishing(section, field, period_s)
-    period_s = 1.0 / publish_rate_hz if publish_rate_hz else period_s
+    next_s = 1.0 / publish_rate_hz if publish_rate_hz else period_s
     output = Output(
         topic=_topic(section),
         type=type_name,
@@ -301,7 +301,7 @@ def read_output(section: Section, period_s: float) -> Output:
         rotation=rotation,
         frame_id=section.text("frame_id", ""),
         max_effort=section.number("max_effort", 0.0, least=0.0),
-        time_from_start_s=section.number("time_from_start_s", period_s, above=0.0, most=3600.0),
+        time_from_start_s=section.number("time_from_start_s", next_s, above=0.0, most=3600.0),
         publish_rate_hz=publish_rate_hz,
         interpolation=interpolation,
         qos=_qos(section, COMMAND_QOS, period_s),
