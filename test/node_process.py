@@ -11,7 +11,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +87,8 @@ class NodeProcess:
         domain: int,
         namespace: str = "/",
         parameters: Mapping[str, Any] | None = None,
+        main: str = MAIN,
+        words: Sequence[str] = (),
     ) -> None:
         """Starts it.
 
@@ -95,14 +97,17 @@ class NodeProcess:
             domain: ROS domain id.
             namespace: Of the node.
             parameters: Given on its command line.
+            main: What Python runs.
+            words: Arguments before those of ROS, which then say where the nodes are.
         """
-        arguments = ["--ros-args", "-r", f"__ns:={namespace}"]
+        arguments = [*words, "--ros-args"]
+        arguments += [] if words else ["-r", f"__ns:={namespace}"]
         for name, value in (parameters or {}).items():
             text = str(value).lower() if isinstance(value, bool) else str(value)
             arguments += ["-p", f"{name}:={text}"]
         folder.mkdir(parents=True, exist_ok=True)
         self._output = folder / f"output_{len(list(folder.glob('output_*')))}.txt"
-        command = [sys.executable, "-c", MAIN, *arguments]
+        command = [sys.executable, "-c", main, *arguments]
         with self._output.open("wb") as output:
             self._process = subprocess.Popen(
                 command,

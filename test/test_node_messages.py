@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import fields, replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from flashrt_ros.msg import CapsuleEvent, CapsuleInfo, PolicyStatus
 
 from flashrt_ros import srv
 from flashrt_ros.contract import ActionShaper, Contract, InputStamp, Sampler
+from flashrt_ros.contract.observing import NONE_YET, TOO_EARLY
 from flashrt_ros.errors import ContractError, ErrorCode
 from flashrt_ros.ros import messages
 from flashrt_ros.ros.diagnostics import Level, input_entry, motion_entry, timing_entry
@@ -187,6 +189,25 @@ def test_input_in_order() -> None:
     assert found.values["rate_hz"] == "50.0"
     assert found.values["age_ms"] == "10.0"
     assert found.values["lost"] == found.values["gaps"] == "0"
+
+
+@pytest.mark.parametrize(
+    ("fault", "age_ms", "level"),
+    [
+        (NONE_YET, 10, Level.OK),
+        (TOO_EARLY, 10, Level.OK),
+        (NONE_YET, 400, Level.ERROR),
+        ("stale 10 ms > 5 ms", 10, Level.ERROR),
+    ],
+)
+def test_after_a_verb_the_next_message_is_waited_for_before_it_is_missed(
+    fault: str, age_ms: int, level: Level
+) -> None:
+    stamp = InputStamp("observation.state", "joint_states", present=False, fault=fault)
+    sample = SimpleNamespace(stamps=(stamp,))
+    found = entry(heard(last_ns=(10_000 - age_ms) * MS), sample=sample)
+    assert found.level is level
+    assert fault in found.message
 
 
 def test_input_without_messages_names_type_and_publishers() -> None:

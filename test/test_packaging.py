@@ -22,7 +22,7 @@ import flashrt_ros
 
 ROOT = Path(__file__).resolve().parents[1]
 MANIFEST = ElementTree.parse(ROOT / "package.xml").getroot()
-EXECUTABLES = {"policy_node", "arm_node", "flashrt_ros"}
+EXECUTABLES = {"policy_node", "policy_nodes", "arm_node", "flashrt_ros"}
 
 # What an import is called, where that is not the name it is installed by.
 DISTRIBUTION = {

@@ -26,6 +26,8 @@ from flashrt_ros.ros.worker import Loss
 
 SKEW_MS = 250.0
 """Header clocks of two inputs that lie farther apart than transport explains."""
+PATIENCE_MS = 250.0
+"""So long a message after a verb may take to come on a busy machine before that is an error."""
 SILENT_S = 3.0
 """A topic without messages for this long is shown with its age even if nothing needs it now."""
 
@@ -246,7 +248,8 @@ def _compare_clocks(entries: Sequence[Entry], intake: Intake) -> None:
 
 def _due(figures: InputFigures, fault: str, now_ns: int) -> bool:
     """Whether the next message is about to come, and nothing is wrong but that it has not."""
-    waits = (now_ns - figures.arrivals.last_ns) / 1e6 < GAP * figures.arrivals.usual_ms
+    due_ms = max(GAP * figures.arrivals.usual_ms, PATIENCE_MS)
+    waits = (now_ns - figures.arrivals.last_ns) / 1e6 < due_ms
     return waits and not figures.fault and fault in (NONE_YET, TOO_EARLY)
 
 

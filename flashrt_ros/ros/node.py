@@ -59,13 +59,14 @@ class PolicyNode(LifecycleNode):
     an inference, with two exceptions: configure and clean-up.
     """
 
-    def __init__(self, **kwargs: Any) -> None:
+    def __init__(self, name: str = "policy", **kwargs: Any) -> None:
         """Creates services, topics and parameters; everything else comes at configure.
 
         Args:
+            name: Of the node.
             **kwargs: For rclpy's Node, such as ``context``.
         """
-        super().__init__("policy", **kwargs)
+        super().__init__(name, **kwargs)
         guard_transitions(self)
         self._settings = Parameters(self)
         self._settings.on_change = self._change

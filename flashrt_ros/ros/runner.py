@@ -71,6 +71,11 @@ class StopSignal:
             # A task makes spin_once return; wake alone does not.
             self._executor.create_task(lambda: None)
 
+    def wait(self) -> None:
+        """Returns at the first signal; in the main thread, where no executor spins."""
+        while not self._event.wait(LOOK_AROUND_S):
+            pass
+
     def ignore(self) -> None:
         """Further signals do nothing; the thread ends."""
         for number in STOP_SIGNALS:
