@@ -305,6 +305,41 @@ def test_the_branches_of_a_preview_do_not_give_way_to_each_other(tmp_path: Path)
     rig.storage.close()
 
 
+def test_what_is_about_to_leave_is_not_said_to_be_there(rig: Rig) -> None:
+    """Who is told that a capsule lies on the device relies on it."""
+    rig.ask("snapshot", name="cut")
+    gate = Gate(rig)
+    verb, _ = rig.call("move_capsule", name="cut", tier="host")
+    assert gate.reached.wait(LIMIT_S)
+    busy = rig.ask("move_capsule", name="cut", tier="device")
+    assert (busy.code, "is being moved already" in busy.message) == (ErrorCode.BUSY, True)
+    gate.opened.set()
+    assert finish(rig, verb).code is ErrorCode.NONE
+    assert ask(rig, "move_capsule", name="cut", tier="device").code is ErrorCode.NONE
+    there = rig.ask("move_capsule", name="cut", tier="device")
+    assert "lies in tier 'device' already" in there.message
+
+
+def test_a_file_that_is_gone_is_named_with_its_capsule(rig: Rig, tmp_path: Path) -> None:
+    assert ask(rig, "snapshot", name="cut", tier="disk").code is ErrorCode.NONE
+    (path,) = (tmp_path / "capsules").iterdir()
+    path.rename(tmp_path / "elsewhere")
+    for service, fields in (
+        ("restore", {}),
+        ("preview", {"names": ["cut"]}),
+        ("save_capsule", {}),
+    ):
+        answer = ask(rig, service, **{"name": "cut", **fields})
+        assert answer.code is ErrorCode.NOT_FOUND
+        for words in (
+            path.name,
+            "capsule 'cut' lies in this file only: bring it back, or drop it",
+        ):
+            assert words in answer.message, service
+    (tmp_path / "elsewhere").rename(path)
+    assert ask(rig, "restore", name="cut").code is ErrorCode.NONE
+
+
 def test_a_load_copies_beside_steps_and_is_given_back_if_its_name_is_taken(rig: Rig) -> None:
     rig.ask("snapshot", name="cut")
     ask(rig, "save_capsule", name="cut", file="kept")

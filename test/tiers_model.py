@@ -167,7 +167,7 @@ class TierPair(Pair):
         if isinstance(place, FilePlace):
             # Files are immutable: read once.
             if id(place) not in self.verified:
-                state = self.session._read(place)
+                state = self.session._read(capsule, place)
                 pair = state.section_N.numpy().tobytes(), state.rows_N.numpy().tobytes()
                 self.verified[id(place)] = place, pair
             return self.verified[id(place)][1]

@@ -126,7 +126,7 @@ class TierHandlers:
 
     def _move(self, name: str, tier: Tier, verb: Verb) -> Task:
         capsule = self._session.store.get(name)
-        if capsule.segment.tier is tier:
+        if capsule.segment.tier is tier and not capsule.segment.moving:
             words, evicted = f"capsule {capsule.name!r} lies in tier {tier.value!r} already", []
         else:
             evicted = yield from self._moved(capsule, tier, verb)

@@ -124,7 +124,7 @@ class Moves(LiveState):
         capsule = self._find(source)
         segment = capsule.segment
         self.last_evicted = []
-        if segment.tier is tier:
+        if segment.tier is tier and not segment.moving:
             return None
         if capsule.automatic and tier is not Tier.DEVICE:
             raise InvalidArgumentError(
@@ -165,7 +165,7 @@ class Moves(LiveState):
         """
         self._check_open()
         assert isinstance(move.source, FilePlace)  # as ``must_fetch`` said
-        move.read = self._read(move.source)
+        move.read = self._read(move.capsule, move.source)
 
     def take(self, move: Move) -> None:
         """Takes the storage that a move goes to.
@@ -363,7 +363,7 @@ class Moves(LiveState):
     def _gather(self, capsule: Capsule, place: Place) -> HostState:
         """Returns a copy of a capsule's bytes, wherever they lie."""
         if isinstance(place, FilePlace):
-            return self._read(place)
+            return self._read(capsule, place)
         layout = self.layout
         state = empty_state(layout, capsule.host.rows)
         self._carry(state.views(), place.views())
@@ -401,8 +401,9 @@ class Moves(LiveState):
         except (NotFoundError, InvalidNameError):
             return False
 
-    def _read(self, file: FilePlace) -> HostState:
+    def _read(self, capsule: Capsule, file: FilePlace) -> HostState:
         assert self.folder is not None
+        cure = f"capsule {capsule.name!r} lies in this file only: bring it back, or drop it"
 
         def check(facts: CapsuleFacts) -> None:
             if facts.id != file.capsule_id:
@@ -410,7 +411,10 @@ class Moves(LiveState):
                     f"expected capsule {file.capsule_id}, which was moved here, found {facts.id}"
                 )
 
-        return lay_out(self.layout, self.folder.load(file.name, check))
+        try:
+            return lay_out(self.layout, self.folder.load(file.name, check))
+        except (NotFoundError, CorruptError) as error:
+            raise type(error)(f"{error}; {cure}") from error
 
     def path_of(self, capsule: Capsule) -> Path | None:
         """Returns the file that has a capsule's bytes; None: no move has written one."""
