@@ -434,3 +434,10 @@ def test_an_interrupt_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         CapsuleFolder(tmp_path, Interrupted()).save(NEW)
     assert not content(tmp_path)
+
+
+def test_a_file_in_the_place_of_the_folder_is_named(tmp_path: Path) -> None:
+    (tmp_path / "capsules").write_text("no folder")
+    with pytest.raises(StorageError, match="capsules: expected a folder for capsule files, found"):
+        CapsuleFolder(tmp_path / "capsules").save(OLD, "cut")
+    assert (tmp_path / "capsules").read_text() == "no folder"

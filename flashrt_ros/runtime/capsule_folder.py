@@ -185,7 +185,13 @@ class CapsuleFolder:
         if path.is_dir():
             return
         self._make(path.parent)
-        self._system.make_folder(path)
+        try:
+            self._system.make_folder(path)
+        except FileExistsError as error:
+            raise StorageError(
+                f"{path}: expected a folder for capsule files, found a file; move it away, or name"
+                " another folder"
+            ) from error
         # Else a power cut might take the new folder with all that is in it.
         with self._opened(self._system.open_folder(path.parent)) as parent:
             self._system.fsync(parent)
