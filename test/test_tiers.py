@@ -266,7 +266,7 @@ def test_a_disk_that_fails_leaves_all_as_it_was(
     folder.path.rename(folder.path.with_name("gone"))
     folder.path.write_text("no folder")
     before = session.state_digest(), session.store.bytes_used
-    with pytest.raises(StorageError, match="cannot be written"):
+    with pytest.raises(StorageError, match="expected a folder for capsule files"):
         session.move("here", DISK)
     assert (session.state_digest(), session.store.bytes_used) == before
     assert session.store.get("here").segment.tier is DEVICE
