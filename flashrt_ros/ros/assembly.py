@@ -6,9 +6,11 @@ import time
 from typing import Any
 
 from flashrt_ros.contract import Contract
+from flashrt_ros.errors import UnsupportedError
 from flashrt_ros.hardware.finding import Level
 from flashrt_ros.hardware.memory import in_words
 from flashrt_ros.policies.registry import load_policy
+from flashrt_ros.ros import ranges
 from flashrt_ros.ros.commander import Commander
 from flashrt_ros.ros.control import Control
 from flashrt_ros.ros.intake import Intake
@@ -67,7 +69,7 @@ def make_stepper(
     planner = None
     if policy.plan_kind is PlanKind.BESIDE:
         planner = Planner(session, settings["torch_threads"], report)
-    return Stepper(
+    stepper = Stepper(
         session,
         contract,
         intake,
@@ -80,6 +82,18 @@ def make_stepper(
         planner,
         plans,
     )
+    if settings["nvtx"]:
+        _mark(stepper, intake, outlet)
+    return stepper
+
+
+def _mark(stepper: Stepper, intake: Intake, outlet: Outlet) -> None:
+    try:
+        names = ranges.mark(stepper, intake, *ranges.nvtx())
+    except UnsupportedError as error:
+        outlet.log("warn", str(error))
+        return
+    outlet.log("info", f"NVTX ranges: {', '.join(names)}")
 
 
 def apply_change(

@@ -178,6 +178,12 @@ DECLARATIONS: Sequence[Declaration] = (
         98,
     ),
     Declaration(
+        "nvtx",
+        False,
+        CONFIGURE,
+        "Ranges for a profiler around control steps, plans, verbs and decoding",
+    ),
+    Declaration(
         "cpu_affinity",
         "",
         CONFIGURE,
