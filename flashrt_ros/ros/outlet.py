@@ -16,6 +16,7 @@ from flashrt_ros.contract.recording import below
 from flashrt_ros.contract.schema import Qos
 from flashrt_ros.msg import ActionChunk, CapsuleEvent, PolicyStatus, PolicyStep
 from flashrt_ros.ros import messages
+from flashrt_ros.ros.quiet import Quiet
 from flashrt_ros.ros.records import (
     ChunkRecord,
     EventRecord,
@@ -69,6 +70,7 @@ class RosOutlet:
         self._node = node
         self._clock = node.get_clock()
         self._logger = node.get_logger()
+        self._quiet = Quiet()
         self._step = node.create_publisher(PolicyStep, "~/policy_step", 100)
         self._chunk = node.create_publisher(ActionChunk, "~/action_chunk", 10)
         self._event = node.create_publisher(CapsuleEvent, "~/capsule_event", EVENT_DEPTH)
@@ -174,10 +176,13 @@ class RosOutlet:
         self.on_fault()
 
     def log(self, level: str, words: str) -> None:
-        """Logs."""
-        # rclpy refuses two severities from one line of code.
+        """Logs, unless the very same was said within a second."""
         if level == "error":
             self.last_error = words
+        if not (words := self._quiet.heed(words)):
+            return
+        # rclpy refuses two severities from one line of code.
+        if level == "error":
             self._logger.error(words)
         elif level == "warn":
             self._logger.warning(words)
