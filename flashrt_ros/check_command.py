@@ -5,6 +5,14 @@ from __future__ import annotations
 import argparse
 import json
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from flashrt_ros.policies.fast.deviation import Deviation
+    from flashrt_ros.runtime.policy import Policy
+
+OBSERVATIONS = 1000
+"""With so many a fast policy is compared with the exact one."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -13,6 +21,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "policy", help="directory with config.json, registered name, or package.module:factory"
     )
     parser.add_argument("--device", default="cpu", help="cpu, cuda or cuda:N (default: cpu)")
+    parser.add_argument(
+        "--numerics",
+        default="exact",
+        help="exact, or fast: float16 and fused operations (LeRobot checkpoints on a GPU)",
+    )
     parser.add_argument(
         "--steps",
         type=int,
@@ -37,6 +50,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Checks the policy, and the contract if one is named; 1 if a check failed."""
     import torch
 
+    from flashrt_ros.policies.fast.deviation import LIMIT
     from flashrt_ros.policies.registry import load_policy
     from flashrt_ros.testing import check_policy
 
@@ -44,7 +58,7 @@ def run(arguments: argparse.Namespace) -> int:
     # depend on it.
     torch.set_num_threads(1)
     options = {} if arguments.steps is None else {"steps": arguments.steps}
-    policy = load_policy(arguments.policy, arguments.trust)
+    policy = load_policy(arguments.policy, arguments.trust, arguments.numerics)
     cautions: tuple[str, ...] = ()
     if arguments.contract is not None:
         from flashrt_ros.contract.contract import Contract
@@ -57,6 +71,7 @@ def run(arguments: argparse.Namespace) -> int:
             for words in cautions:
                 print(f"  caution: {words}")
     report = check_policy(policy, device=arguments.device, **options)
+    strayed = _strayed(policy) if report.ok else None
     if arguments.json:
         content = {
             "policy": arguments.policy,
@@ -67,9 +82,22 @@ def run(arguments: argparse.Namespace) -> int:
             "failures": report.failures,
             "skipped": report.skipped,
             "inert": dict(report.inert),
+            "deviation": None if strayed is None else strayed.share,
             "cautions": list(cautions),
         }
         print(json.dumps(content, indent=2))
     else:
         print(report)
-    return 0 if report.ok else 1
+        if strayed is not None:
+            print(f"{strayed.words}; at most {100 * LIMIT:g} % is allowed")
+    return 0 if report.ok and (strayed is None or strayed.share <= LIMIT) else 1
+
+
+def _strayed(policy: Policy) -> Deviation | None:
+    """How far a fast policy strays from the exact one; None for an exact one."""
+    from flashrt_ros.policies.chunked import ChunkedPolicy
+
+    if not isinstance(policy, ChunkedPolicy) or policy.numerics == "exact":
+        return None
+    device = next(policy.module().parameters()).device
+    return policy.compare(OBSERVATIONS, device)

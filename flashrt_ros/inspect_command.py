@@ -26,6 +26,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--device", default="cpu", help="cpu, cuda or cuda:N (default: cpu)")
     parser.add_argument(
+        "--numerics", default="exact", help="exact or fast: the node's parameter numerics"
+    )
+    parser.add_argument(
         "--store-bytes",
         type=int,
         default=64 << 20,
@@ -62,6 +65,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Prints declarations and forecast; 1 if the policy does not fit the device's memory."""
+    from flashrt_ros.policies.fast.mode import read_numerics
     from flashrt_ros.policies.lerobot import families
     from flashrt_ros.policies.lerobot.summary import summary
     from flashrt_ros.policies.registry import find_checkpoint, load_policy
@@ -76,11 +80,10 @@ def run(arguments: argparse.Namespace) -> int:
     depth = check_int("--rollback-depth", arguments.rollback_depth, 0)
     sets = check_int("--preview-sets", arguments.preview_sets, 0, MAX_PREVIEW_SETS)
     checkpoint = find_checkpoint(arguments.policy)
-    policy = (
-        load_policy(arguments.policy, arguments.trust)
-        if checkpoint is None
-        else families.make(checkpoint)
-    )
+    if checkpoint is None:
+        policy = load_policy(arguments.policy, arguments.trust, arguments.numerics)
+    else:
+        policy = families.make(checkpoint, read_numerics(arguments.numerics))
     facts = None if checkpoint is None else summary(checkpoint)
     if arguments.contract is not None:
         rate_hz = None if facts is None else facts["rate_hz"]

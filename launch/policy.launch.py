@@ -62,6 +62,12 @@ def generate_launch_description() -> LaunchDescription:
                 description="cpu, cuda or cuda:N; empty: as in params_file",
             ),
             DeclareLaunchArgument(
+                "numerics",
+                default_value="",
+                choices=["", "exact", "fast"],
+                description="how the policy calculates; empty: as in params_file",
+            ),
+            DeclareLaunchArgument(
                 "dry_run",
                 default_value="",
                 choices=["", *SWITCH],
@@ -107,7 +113,7 @@ def _actions(context: LaunchContext) -> list:
 
     # Only what was given, so that an argument left out does not overrule the file.
     given: dict[str, str | bool] = {"autostart": argument("autostart") == "true"}
-    for name in ("policy", "contract", "device"):
+    for name in ("policy", "contract", "device", "numerics"):
         if argument(name):
             given[name] = argument(name)
     if argument("dry_run"):

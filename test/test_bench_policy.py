@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,10 @@ class Slow:
     def reset(self) -> None:
         type(self).begun += 1
 
+    def network(self, observation: dict[str, torch.Tensor]) -> Callable[[], torch.Tensor]:
+        chunk = torch.zeros(9, 2)
+        return lambda: chunk.add_(1)
+
     def step(self, observation: dict[str, torch.Tensor]) -> torch.Tensor:
         assert set(observation) == {"observation.state", "observation.environment_state"}
         return torch.zeros(2)
@@ -43,6 +48,9 @@ def test_calls_and_steps_of_a_checkpoint(
     cases = {row.case: row for row in result.rows}
     assert {"plan", "adopt", "act", "first step", "second step"} <= set(cases)
     assert ("plan, not captured" in cases) == (device == "cuda")
+    peer = "LeRobot" if device == "cpu" else "LeRobot, captured"
+    assert cases["plan"].floor == f"{peer}: plan"
+    assert any("LeRobot's plan as it is takes" in note for note in result.notes)
     for name in ("first step", "second step"):
         assert cases[name].floor == f"LeRobot: {name}"
         assert cases[name].ratio is not None

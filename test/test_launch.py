@@ -56,6 +56,7 @@ def test_arguments_overrule_the_file() -> None:
         autostart="false",
         contract="/tmp/with space.yaml",
         device="cuda:1",
+        numerics="fast",
         dry_run="true",
         namespace="/left/",
         params_file="/tmp/p.yaml",
@@ -66,6 +67,7 @@ def test_arguments_overrule_the_file() -> None:
         "policy:='cue_reach'",
         "contract:='/tmp/with space.yaml'",
         "device:='cuda:1'",
+        "numerics:='fast'",
         "dry_run:=true",
     ]
     assert "__ns:=/left" in command

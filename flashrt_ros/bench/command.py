@@ -47,6 +47,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help=f"of {POLICY}: directory with config.json, registered name, or module:factory",
     )
+    parser.add_argument(
+        "--numerics",
+        default="exact",
+        help=f"of {POLICY}: exact, or fast, which is then compared with exact",
+    )
+    parser.add_argument(
+        "--observations",
+        type=int,
+        default=1000,
+        metavar="N",
+        help=f"of {POLICY} --numerics fast: with how many observations (default: 1000)",
+    )
+    parser.add_argument(
+        "--recorded",
+        type=Path,
+        metavar="FILE",
+        help=f"of {POLICY} --numerics fast: safetensors with (N, *shape) of each input, instead "
+        "of random observations; of images uint8 will do",
+    )
     parser.add_argument("--quick", action="store_true", help="few samples: see that it works")
     parser.add_argument(
         "--warm-up",
@@ -123,6 +142,10 @@ def _check(arguments: argparse.Namespace) -> None:
         )
     if arguments.warm_up is not None and arguments.warm_up < 0:
         raise InvalidArgumentError(f"--warm-up: expected 0 or more, found {arguments.warm_up}")
+    if arguments.observations < 1:
+        raise InvalidArgumentError(
+            f"--observations: expected 1 or more, found {arguments.observations}"
+        )
     if PREDICT not in arguments.names:
         if arguments.bandwidth_gbs is not None:
             raise InvalidArgumentError(f"--bandwidth-gbs belongs to {PREDICT}")
@@ -144,7 +167,13 @@ def _measure(arguments: argparse.Namespace) -> Figures:
 
     torch.set_num_threads(1)
     options = Options(
-        arguments.device, arguments.quick, arguments.warm_up, policy=arguments.policy
+        arguments.device,
+        arguments.quick,
+        arguments.warm_up,
+        policy=arguments.policy,
+        numerics=arguments.numerics,
+        observations=arguments.observations,
+        recorded=arguments.recorded,
     )
     top = facts(options)
     print(facts_table(top), flush=True)

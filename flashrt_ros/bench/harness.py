@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
+from pathlib import Path
 
 import torch
 
@@ -28,12 +29,18 @@ class Options:
         warm_up: What is done so often before anything is timed; None: as often as each benchmark
             finds enough. Clocks of an integrated GPU take some 300 replays to settle.
         policy: Name or directory of the policy that the benchmark ``policy`` measures.
+        numerics: How that policy calculates; see ``load_policy``.
+        observations: With how many a fast policy is compared with the exact one, at most.
+        recorded: File of observations for that; None: random ones.
     """
 
     device: str = "cpu"
     quick: bool = False
     warm_up: int | None = None
     policy: str = ""
+    numerics: str = "exact"
+    observations: int = 1000
+    recorded: Path | None = None
 
     @property
     def cuda(self) -> bool:

@@ -5,10 +5,11 @@ Our package never needs it. Everything is imported by name, since nothing here m
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import importlib.util
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,24 @@ def allow_any_torchvision() -> None:
     importlib.import_module("torchvision")
 
 
+@contextlib.contextmanager
+def _zeros_on(device: torch.device) -> Iterator[None]:
+    """Lets ``torch.zeros`` make its tensors on a device.
+
+    LeRobot makes one on the host and moves it in each call of ACT, which cannot be captured.
+    """
+    plain = torch.zeros
+
+    def zeros(*arguments: Any, **options: Any) -> torch.Tensor:
+        return plain(*arguments, **{**options, "device": device})
+
+    torch.zeros = zeros
+    try:
+        yield
+    finally:
+        torch.zeros = plain
+
+
 class LeRobotPeer:
     """A checkpoint as LeRobot runs it: processor, ``select_action``, processor.
 
@@ -68,6 +87,38 @@ class LeRobotPeer:
     def reset(self) -> None:
         """Begins an episode: the next step plans."""
         self.policy.reset()
+
+    def network(self, observation: Mapping[str, torch.Tensor]) -> Callable[[], torch.Tensor]:
+        """Returns the call that predicts a chunk from inputs that lie on the device already.
+
+        Args:
+            observation: Name to tensor on the host, without a batch; a history is full of it.
+        """
+        batch = self._before(dict(observation))
+        device = next(self.policy.parameters()).device
+        if self.policy.config.type != "diffusion":
+            predict = self.policy.predict_action_chunk
+
+            def chunk() -> torch.Tensor:
+                with _zeros_on(device):
+                    return torch.as_tensor(predict(batch))
+
+            return chunk
+        config = self.policy.config
+        images = list(config.image_features)
+        seen = {
+            name: value.unsqueeze(1).repeat_interleave(config.n_obs_steps, 1)
+            for name, value in batch.items()
+            if name in config.input_features and name not in images
+        }
+        if images:
+            cameras = torch.stack([batch[name] for name in images], dim=1)
+            seen["observation.images"] = cameras.unsqueeze(1).repeat_interleave(
+                config.n_obs_steps, 1
+            )
+        size = (1, config.horizon, config.action_feature.shape[0])
+        noise = torch.randn(size, generator=torch.Generator().manual_seed(0)).to(device)
+        return lambda: torch.as_tensor(self.policy.diffusion.generate_actions(seen, noise=noise))
 
     @torch.no_grad()
     def step(self, observation: Mapping[str, torch.Tensor]) -> torch.Tensor:

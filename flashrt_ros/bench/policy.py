@@ -12,6 +12,7 @@ from pathlib import Path
 import torch
 
 from flashrt_ros.bench import lerobot_peer
+from flashrt_ros.bench.fast import add_deviation
 from flashrt_ros.bench.harness import Case, Options, Samples, interleave
 from flashrt_ros.bench.report import Result, Row, make_row
 from flashrt_ros.errors import InvalidArgumentError
@@ -19,6 +20,7 @@ from flashrt_ros.policies.checkpoint import read_config
 from flashrt_ros.policies.lerobot.families import is_lerobot
 from flashrt_ros.policies.registry import load_policy
 from flashrt_ros.runtime.buffers import Arena
+from flashrt_ros.runtime.derived import derived_names
 from flashrt_ros.runtime.device import Device, Lane, open_device
 from flashrt_ros.runtime.engine import complete_layout
 from flashrt_ros.runtime.graph import GraphPlan
@@ -39,14 +41,22 @@ def run(options: Options) -> Result:
     """
     if not options.policy:
         raise InvalidArgumentError("policy: expected --policy, the name or directory of a policy")
-    policy = load_policy(options.policy)
+    policy = load_policy(options.policy, numerics=options.numerics)
     device = open_device(options.device)
     policy.module().to(device.torch_device).eval()
+    policy.probe(device.torch_device)
     result = Result("policy", f"{policy.family}, {_parameters(policy) / 1e6:.1f} M parameters")
     observation, following = _observations(policy)
     with torch.no_grad():
+        peer = _peer(options, result)
         calls = _calls(policy, device, observation, options.warm())
-        _measure(result, options, device, calls, "")
+        if peer is not None:
+            theirs, floor = _peer_plan(peer, device, observation, options.warm())
+            calls = {**theirs, **calls}
+        else:
+            floor = ""
+        _measure(result, options, device, calls, floor)
+        add_deviation(result, policy, options, device.torch_device)
     layout = complete_layout(policy)
     capsule_bytes = layout.fixed_bytes + 2 * layout.capacity * layout.row_bytes
     session = PolicySession(
@@ -57,7 +67,6 @@ def run(options: Options) -> Result:
         warm_up=options.warm(),
     )
     steps = _steps(session.reset_, session.step, observation, following)
-    peer = _peer(options, result)
     if peer is not None:
         theirs = _steps(peer.reset, peer.step, observation, following)
         _measure(result, options, device, {**_named("LeRobot", theirs), **steps}, "LeRobot: ")
@@ -72,7 +81,12 @@ def run(options: Options) -> Result:
 
 
 def _parameters(policy: Policy) -> int:
-    return sum(weight.numel() for weight in policy.module().parameters())
+    derived = derived_names(policy.module())
+    return sum(
+        weight.numel()
+        for name, weight in policy.module().named_parameters()
+        if not name.startswith(derived)
+    )
 
 
 def _observations(policy: Policy) -> list[Observation]:
@@ -122,6 +136,19 @@ def _calls(
     return cases
 
 
+def _peer_plan(
+    peer: lerobot_peer.LeRobotPeer, device: Device, observation: Observation, warm_up: int
+) -> tuple[dict[str, Case], str]:
+    """LeRobot's network by itself, on CUDA also captured; and the name of what is the floor."""
+    call = peer.network(observation)
+    cases = {"LeRobot: plan": Case(call)}
+    if device.torch_device.type != "cuda":
+        return cases, "LeRobot: "
+    captured = GraphPlan("LeRobot", lambda: (call(), None)[1], device)
+    captured.prepare(max(1, warm_up))
+    return {**cases, "LeRobot, captured: plan": Case(captured.replay)}, "LeRobot, captured: "
+
+
 def _steps(
     reset: Callable[[], object],
     step: Callable[[Observation], object],
@@ -161,7 +188,13 @@ def _measure(
     rows: dict[str, Row] = {}
     for name, found in samples.items():
         rows[name] = make_row(name, found.wall, floor=rows.get(floor + name) if floor else None)
+    if "act" in samples and device.torch_device.type == "cuda":
+        rows["act, host"] = make_row("act, host", samples["act"].host, target="<= 50 us")
     result.rows += rows.values()
+    eager = rows.get("LeRobot: plan")
+    if eager is not None:
+        ratio = eager.p50 / rows["plan"].p50
+        result.notes.append(f"LeRobot's plan as it is takes {ratio:.2f} times ours.")
 
 
 def _rounds(cases: dict[str, Case], device: Device) -> int:

@@ -8,8 +8,8 @@ the ``HostRecord``. How one chunk follows on another is a ``Splice``.
 from __future__ import annotations
 
 import abc
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
@@ -21,6 +21,9 @@ from flashrt_ros.policies.splice import ACTIONS, COUNT, CURSOR, ENSEMBLE, Queue,
 from flashrt_ros.runtime.buffers import BufferSpec, Role
 from flashrt_ros.runtime.engine import CONSUMED
 from flashrt_ros.runtime.policy import Buffers, PlanKind, Policy, Port, Ports
+
+if TYPE_CHECKING:
+    from flashrt_ros.policies.fast.deviation import Deviation
 
 STAGING = "chunk.next"
 ACTION = "action"
@@ -45,6 +48,10 @@ class ChunkPredictor(abc.ABC):
     """As ``Policy.may_run_plain``."""
     task_observes: bool = False
     """As ``Policy.task_observes``."""
+    numerics: str = "exact"
+    """As ``Policy.numerics``."""
+    remarks: tuple[str, ...] = ()
+    """As ``Policy.remarks``."""
 
     @abc.abstractmethod
     def config(self) -> Mapping[str, object]:
@@ -81,6 +88,21 @@ class ChunkPredictor(abc.ABC):
 
     def probe(self, device: torch.device) -> None:
         """As ``Policy.probe``."""
+
+    def compare(
+        self,
+        count: int,
+        device: torch.device,
+        observations: Iterator[Mapping[str, torch.Tensor]] | None = None,
+    ) -> Deviation | None:
+        """Holds its chunks against those of the exact arithmetic; None where it is exact.
+
+        Args:
+            count: Observations, at most.
+            device: Where its module lies.
+            observations: Port key to value; None: random ones.
+        """
+        return None
 
     @abc.abstractmethod
     def predict(
@@ -196,6 +218,7 @@ class ChunkedPolicy(Policy):
         self.act_observes = predictor.observes
         self.may_run_plain = predictor.may_run_plain
         self.task_observes = predictor.task_observes
+        self.numerics = predictor.numerics
         self.chunk_size = predictor.chunk_size
         self.n_action_steps = steps
         self._module: nn.Module = predictor.module()
@@ -257,6 +280,16 @@ class ChunkedPolicy(Policy):
     def probe(self, device: torch.device) -> None:
         """The predictor's."""
         self._predictor.probe(device)
+        self.remarks = self._predictor.remarks
+
+    def compare(
+        self,
+        count: int,
+        device: torch.device,
+        observations: Iterator[Mapping[str, torch.Tensor]] | None = None,
+    ) -> Deviation | None:
+        """The predictor's."""
+        return self._predictor.compare(count, device, observations)
 
     def reset_(self, state: Buffers) -> None:
         """Empties the queue and resets the predictor."""

@@ -13,8 +13,14 @@ from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
 
-from flashrt_ros.errors import CheckpointError, InvalidArgumentError, NotFoundError
+from flashrt_ros.errors import (
+    CheckpointError,
+    InvalidArgumentError,
+    NotFoundError,
+    UnsupportedError,
+)
 from flashrt_ros.policies.checkpoint import CONFIG, read_config
+from flashrt_ros.policies.fast.mode import Numerics, read_numerics
 from flashrt_ros.policies.lerobot import families
 from flashrt_ros.policies.lerobot.checkpoint import LeRobotCheckpoint, read_checkpoint
 from flashrt_ros.policies.lerobot.json_file import read_object
@@ -47,7 +53,7 @@ def available_policies() -> dict[str, str]:
     return dict(sorted({**found, **BUILT_IN}.items()))
 
 
-def load_policy(name: str | Path, trust: bool = False) -> Policy:
+def load_policy(name: str | Path, trust: bool = False, numerics: str = "exact") -> Policy:
     """Makes a policy.
 
     Args:
@@ -56,6 +62,8 @@ def load_policy(name: str | Path, trust: bool = False) -> Policy:
             ``package.module:factory``.
         trust: Let torch load programs that can only be read by unpickling, which can run any
             code. Nothing else is ever unpickled.
+        numerics: ``exact``; or ``fast``, which LeRobot's types have on GPUs: float16 and fused
+            operations, refused at configure if its actions stray too far.
 
     Returns:
         The policy, on the CPU, its weights loaded.
@@ -64,15 +72,19 @@ def load_policy(name: str | Path, trust: bool = False) -> Policy:
         NotFoundError: No such directory, name, module or factory; lists what exists.
         CheckpointError: The directory is wrong.
         InvalidArgumentError: The factory does not make a policy, or failed to import.
+        UnsupportedError: The policy has no fast arithmetic.
     """
+    mode = read_numerics(numerics)
     directory = Path(name)
     text = str(name)
     if directory.is_dir():
         if (directory / MANIFEST).is_file():
+            _check_exact(mode, text)
             return _load_programs(directory, trust)
         checkpoint = find_checkpoint(directory)
         if checkpoint is not None:
-            return families.make(checkpoint)
+            return families.make(checkpoint, mode)
+        _check_exact(mode, text)
         family = read_config(directory)["type"]
         target = available_policies().get(family)
         if target is None:
@@ -81,6 +93,7 @@ def load_policy(name: str | Path, trust: bool = False) -> Policy:
                 f"{[*available_policies(), *families.FAMILIES]}"
             )
         return _make(target, directory)
+    _check_exact(mode, text)
     if _TARGET.fullmatch(text):
         return _make(text, None)
     target = available_policies().get(text)
@@ -90,6 +103,14 @@ def load_policy(name: str | Path, trust: bool = False) -> Policy:
             f"are {list(available_policies())}; or name a factory as 'package.module:factory'"
         )
     return _make(target, None)
+
+
+def _check_exact(mode: Numerics, name: str) -> None:
+    if mode is not Numerics.EXACT:
+        raise UnsupportedError(
+            f"policy {name!r}: numerics: expected 'exact', found {mode.value!r}, which LeRobot "
+            f"checkpoints of type {' and '.join(families.FAMILIES)} have"
+        )
 
 
 def find_checkpoint(name: str | Path) -> LeRobotCheckpoint | None:

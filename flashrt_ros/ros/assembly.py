@@ -48,7 +48,7 @@ def make_stepper(
     Raises:
         FlashRTError: Policy, contract, device or sizes do not fit; says what was expected.
     """
-    policy = load_policy(policy_name, settings["trust_policy_files"])
+    policy = load_policy(policy_name, settings["trust_policy_files"], settings["numerics"])
     contract.check(policy.ports(), policy.layout())
     plans = PlanTiming(policy, contract.period_s, settings["plan_ahead"])
     session = PolicySession(
@@ -131,6 +131,8 @@ def _introduce(session: PolicySession, asked_bytes: int, outlet: Outlet) -> None
             words = f"{finding.subject}: {finding.text}; {finding.cure}"
             outlet.log("warn", f"device {device.name}: {words}")
     outlet.log("info", forecast.line())
+    for words in session.policy.remarks:
+        outlet.log("info", words)
     if session.plain:
         outlet.log("warn", f"plans run without a capture: {session.plain}")
     if session.arena.memory.sets:

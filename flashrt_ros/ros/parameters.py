@@ -91,6 +91,13 @@ DECLARATIONS: Sequence[Declaration] = (
     ),
     Declaration("device", "cpu", CONFIGURE, "Device of the policy: cpu, cuda or cuda:N"),
     Declaration(
+        "numerics",
+        "exact",
+        CONFIGURE,
+        "How the policy calculates: exact, or fast (LeRobot checkpoints on a GPU), which is "
+        "refused if its actions stray too far",
+    ),
+    Declaration(
         "seed", 0, CONFIGURE, "Noise key of episode 0; later episodes derive theirs", 0, 2**63 - 1
     ),
     Declaration("task", "", CONFIGURE, "Task text of the first episode"),

@@ -12,6 +12,7 @@ from torch import nn
 
 from flashrt_ros.errors import SpecError
 from flashrt_ros.runtime.buffers import StateLayout
+from flashrt_ros.runtime.derived import derived_names
 from flashrt_ros.runtime.device import Device
 from flashrt_ros.runtime.policy import Policy
 
@@ -72,7 +73,11 @@ def state_fingerprint(policy: Policy, layout: StateLayout) -> Fingerprint:
 
 
 def exec_fingerprint(
-    state: Fingerprint, device: Device, capacity: int = 0, shapes: Iterable[str] = ()
+    state: Fingerprint,
+    device: Device,
+    capacity: int = 0,
+    shapes: Iterable[str] = (),
+    numerics: str = "exact",
 ) -> Fingerprint:
     """The state id and everything on this machine that can change the bits of a result.
 
@@ -81,10 +86,12 @@ def exec_fingerprint(
         device: Where the policy runs.
         capacity: Of the rows: a sum over another number of masked rows may round otherwise.
         shapes: Names of the act shapes: work that is cut into other pieces rounds otherwise.
+        numerics: How the policy calculates, see ``Policy.numerics``.
     """
     rows = {"rows.capacity": str(capacity)} if capacity else {}
     cuts = {"act.shapes": text} if (text := " ".join(shapes)) else {}
-    return Fingerprint({"state": state.id, **rows, **cuts, **device.facts()})
+    how = {"policy.numerics": numerics}
+    return Fingerprint({"state": state.id, **how, **rows, **cuts, **device.facts()})
 
 
 def describe(dtype: torch.dtype, shape: tuple[int, ...]) -> str:
@@ -98,10 +105,19 @@ def describe_rows(dtype: torch.dtype, shape: tuple[int, ...]) -> str:
 
 
 def weights_digest(module: nn.Module) -> str:
-    """SHA-256 over name, dtype, shape and bytes of every parameter and buffer, sorted by name."""
+    """SHA-256 over name, dtype, shape and bytes of every parameter and buffer, sorted by name.
+
+    What a ``Derived`` module holds is left out.
+    """
+    derived = derived_names(module)
     tensors: dict[str, torch.Tensor] = {
-        **{f"parameter {name}": value for name, value in module.named_parameters()},
-        **{f"buffer {name}": value for name, value in module.named_buffers()},
+        f"{kind} {name}": value
+        for kind, found in (
+            ("parameter", module.named_parameters()),
+            ("buffer", module.named_buffers()),
+        )
+        for name, value in found
+        if not name.startswith(derived)
     }
     digest = hashlib.sha256()
     for name in sorted(tensors):

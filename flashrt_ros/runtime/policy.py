@@ -162,6 +162,11 @@ class Policy(abc.ABC):
     Such a call keeps to the lane and its order of execution, but may wait for the device, and
     takes the host's time. ``adopt`` and ``act`` are always captured.
     """
+    numerics: str = "exact"
+    """How it calculates, in words; part of the exec id, not of the state id. Anything but
+    ``exact`` is another arithmetic of the same weights, which rounds otherwise."""
+    remarks: tuple[str, ...] = ()
+    """What is worth a line in the log once it was probed."""
     task_observes: bool = False
     """Whether ``encode_task`` reads observations, so that it is called at each of them."""
 

@@ -140,7 +140,10 @@ class PolicySession(Planning):
             engine.initial,
             store,
             RollbackRing(store, rollback_depth, rollback_period_steps),
-            (state, exec_fingerprint(state, opened, self.layout.capacity, shapes)),
+            (
+                state,
+                exec_fingerprint(state, opened, self.layout.capacity, shapes, policy.numerics),
+            ),
             seed,
         )
         self._engine = engine

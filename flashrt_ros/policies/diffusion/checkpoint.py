@@ -16,6 +16,8 @@ from flashrt_ros.policies.diffusion.network import DiffusionNetwork
 from flashrt_ros.policies.diffusion.predictor import DiffusionPredictor, Senses
 from flashrt_ros.policies.diffusion.schedule import PREDICTIONS, SAMPLERS, ScheduleConfig
 from flashrt_ros.policies.diffusion.unet import UnetConfig
+from flashrt_ros.policies.fast.denoiser import FastDiffusion
+from flashrt_ros.policies.fast.mode import DTYPE, Numerics
 from flashrt_ros.policies.lerobot.checkpoint import LeRobotCheckpoint
 from flashrt_ros.policies.lerobot.feature import ENVIRONMENT, STATE, Feature, Kind
 from flashrt_ros.policies.lerobot.normalisation import make_normaliser
@@ -31,14 +33,15 @@ MOST_TIMESTEPS, MOST_STEPS = 100_000, 1000
 """Most training timesteps, and most denoising steps: all of them are unrolled into one plan."""
 
 
-def make(checkpoint: LeRobotCheckpoint) -> ChunkedPolicy:
+def make(checkpoint: LeRobotCheckpoint, numerics: Numerics = Numerics.EXACT) -> ChunkedPolicy:
     """Makes the policy.
 
     Raises:
         CheckpointError: A setting, feature, statistic or weight is missing or does not fit; names
             it.
+        UnsupportedError: It cannot be fast.
     """
-    predictor = make_predictor(checkpoint)
+    predictor = make_predictor(checkpoint, numerics)
     relative = read_relative(checkpoint)
     guided = read_guidance(checkpoint.settings, predictor.chunk_size) is not None
     if relative is not None and guided:
@@ -51,7 +54,9 @@ def make(checkpoint: LeRobotCheckpoint) -> ChunkedPolicy:
     return ChunkedPolicy(predictor, predictor.n_action_steps, relative=relative)
 
 
-def make_predictor(checkpoint: LeRobotCheckpoint) -> DiffusionPredictor:
+def make_predictor(
+    checkpoint: LeRobotCheckpoint, numerics: Numerics = Numerics.EXACT
+) -> DiffusionPredictor:
     """Makes the predictor alone; see ``make``."""
     config = read_config(checkpoint)
     normaliser = make_normaliser(checkpoint)
@@ -72,7 +77,8 @@ def make_predictor(checkpoint: LeRobotCheckpoint) -> DiffusionPredictor:
     feature = checkpoint.action
     action = Port(feature.name, ACTION, feature.shape, feature.names)
     guidance = read_guidance(checkpoint.settings, config.chunk_size)
-    return DiffusionPredictor(config, network, normaliser, senses, action, guidance)
+    fast = FastDiffusion(network, DTYPE) if numerics is Numerics.FAST else None
+    return DiffusionPredictor(config, network, normaliser, senses, action, guidance, fast)
 
 
 def read_config(checkpoint: LeRobotCheckpoint) -> DiffusionConfig:

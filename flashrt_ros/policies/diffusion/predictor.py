@@ -5,7 +5,7 @@ Tensor suffixes: O observations, N draws, B batch, H horizon, A action.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -13,12 +13,15 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from flashrt_ros.errors import SpecError
+from flashrt_ros.errors import SpecError, UnsupportedError
 from flashrt_ros.policies.chunked import ChunkPredictor
 from flashrt_ros.policies.diffusion.config import DiffusionConfig
 from flashrt_ros.policies.diffusion.encoder import crop_centre
 from flashrt_ros.policies.diffusion.history import History
 from flashrt_ros.policies.diffusion.network import DiffusionNetwork
+from flashrt_ros.policies.fast import deviation
+from flashrt_ros.policies.fast.denoiser import FastDiffusion
+from flashrt_ros.policies.fast.mode import words
 from flashrt_ros.policies.guidance import GuidanceConfig, Prefix
 from flashrt_ros.policies.lerobot.normalisation import CheckpointNormaliser
 from flashrt_ros.policies.real_time import RealTimeChunking
@@ -64,11 +67,15 @@ class DiffusionPredictor(ChunkPredictor):
         senses: What is observed, float32.
         action: The action port, on the buffer ``action``.
         guidance: Options of real-time chunking; None: without.
+        fast: The network in another arithmetic, which then predicts; None: the network does.
 
     Attributes:
         n_action_steps: Rows that are meant to be taken before the next plan.
+        exact: The predictor that a fast one is held against; None for an exact one.
 
     Raises:
+        UnsupportedError: It is to be fast, but with guidance, or the range of the action is not
+            known.
         SpecError: A port does not fit the configuration.
         InvalidArgumentError: The execution horizon is longer than a chunk.
     """
@@ -84,6 +91,7 @@ class DiffusionPredictor(ChunkPredictor):
         senses: Senses,
         action: Port,
         guidance: GuidanceConfig | None = None,
+        fast: FastDiffusion | None = None,
     ) -> None:
         _check_shapes(config, senses, action)
         self.chunk_size = config.chunk_size
@@ -92,6 +100,18 @@ class DiffusionPredictor(ChunkPredictor):
         self._config, self._network, self._normaliser = config, network, normaliser
         self._senses, self._action = senses, action
         self._module = nn.ModuleDict({"diffusion": network, "normaliser": normaliser}).eval()
+        self.exact: DiffusionPredictor | None = None
+        self._fast = fast
+        if fast is not None:
+            if guidance is not None:
+                raise UnsupportedError(
+                    f"{self.family}: numerics 'fast' has no gradients, which rtc_config needs; "
+                    "switch one of them off"
+                )
+            deviation.check_range(normaliser.width_A, self.family)
+            self.exact = DiffusionPredictor(config, network, normaliser, senses, action)
+            self.numerics = words(fast.unet.dtype)
+            self._module["fast"] = fast
         self._kept_size = None if config.vision is None else config.vision.kept_size
         self._image_buffers = {port.buffer for port in senses.images}
         kinds = {port.buffer: (self._kept_shape(port), torch.float32) for port in senses.ports}
@@ -173,7 +193,8 @@ class DiffusionPredictor(ChunkPredictor):
             return self._normaliser.normalise(port.key, known)
 
         environment = self._senses.environment
-        condition_BD = self._network.condition(
+        network = self._network if self._fast is None else self._fast
+        condition_BD = network.condition(
             seen(self._senses.state),
             [seen(port) for port in self._senses.images],
             None if environment is None else seen(environment),
@@ -181,7 +202,7 @@ class DiffusionPredictor(ChunkPredictor):
         self.draw_(outputs[NOISE], state)
         first = self._config.n_obs_steps - 1
         if self._real_time is None:
-            sample_BHA = self._network.sample(condition_BD, outputs[NOISE])
+            sample_BHA = network.sample(condition_BD, outputs[NOISE])
             chunk_HA.copy_(sample_BHA[0, first:])
             return
         known = self._real_time.prefix(state, inputs)
@@ -198,6 +219,22 @@ class DiffusionPredictor(ChunkPredictor):
     def restore(self, actions: torch.Tensor) -> torch.Tensor:
         """Actions in the units of the port."""
         return self._normaliser.restore(actions)
+
+    def probe(self, device: torch.device) -> None:
+        """Refuses to be fast where that is not, or strays too far."""
+        if self.exact is not None:
+            self.remarks = deviation.probe(self, self.exact, self._normaliser, device)
+
+    def compare(
+        self,
+        count: int,
+        device: torch.device,
+        observations: Iterator[Mapping[str, torch.Tensor]] | None = None,
+    ) -> deviation.Deviation | None:
+        """See ``ChunkPredictor.compare``."""
+        if self.exact is None:
+            return None
+        return deviation.compare(self, self.exact, self._normaliser, count, device, observations)
 
     def draw_(self, noise_NBHA: torch.Tensor, state: Buffers) -> None:
         """Draws all noise of a plan; overridden where it is given.

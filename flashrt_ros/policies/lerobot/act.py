@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import ClassVar
 
 import torch
@@ -11,6 +11,9 @@ from torch import nn
 from flashrt_ros.errors import CheckpointError, InvalidArgumentError
 from flashrt_ros.policies.checkpoint import CONFIG, WEIGHTS
 from flashrt_ros.policies.chunked import ACTION, ChunkedPolicy, ChunkPredictor
+from flashrt_ros.policies.fast import deviation
+from flashrt_ros.policies.fast.act import FastACT
+from flashrt_ros.policies.fast.mode import DTYPE, Numerics, words
 from flashrt_ros.policies.lerobot.act_config import ACTConfig, read_act_config
 from flashrt_ros.policies.lerobot.act_network import ACTNetwork
 from flashrt_ros.policies.lerobot.checkpoint import LeRobotCheckpoint
@@ -33,18 +36,36 @@ class ACTPredictor(ChunkPredictor):
         config: See ``ACTConfig``.
         network: With its weights.
         normaliser: Of the same checkpoint.
+        fast: The network in another arithmetic, which then predicts; None: the network does.
+
+    Attributes:
+        exact: The predictor that a fast one is held against; None for an exact one.
+
+    Raises:
+        UnsupportedError: It is to be fast, but the range of the action is not known.
     """
 
     family: ClassVar[str] = "act"
 
     def __init__(
-        self, config: ACTConfig, network: ACTNetwork, normaliser: CheckpointNormaliser
+        self,
+        config: ACTConfig,
+        network: ACTNetwork,
+        normaliser: CheckpointNormaliser,
+        fast: FastACT | None = None,
     ) -> None:
         self.chunk_size = config.chunk_size
+        self.exact: ACTPredictor | None = None
+        self._fast = fast
         self._config = config
         self._network = network
         self._normaliser = normaliser
         self._module = nn.ModuleDict({"model": network, "normaliser": normaliser}).eval()
+        if fast is not None:
+            deviation.check_range(normaliser.width_A, self.family)
+            self.exact = ACTPredictor(config, network, normaliser)
+            self.numerics = words(fast.dtype)
+            self._module["fast"] = fast
         vectors = (config.state, config.environment)
         self._features = (*(f for f in vectors if f is not None), *config.images)
 
@@ -86,18 +107,36 @@ class ACTPredictor(ChunkPredictor):
         images = [
             self._normaliser.normalise(image.name, inputs[image.name]) for image in config.images
         ]
-        chunk_HA.copy_(self._network(seen(config.state), seen(config.environment), images))
+        network = self._network if self._fast is None else self._fast
+        chunk_HA.copy_(network(seen(config.state), seen(config.environment), images))
+
+    def probe(self, device: torch.device) -> None:
+        """Refuses to be fast where that is not, or strays too far."""
+        if self.exact is not None:
+            self.remarks = deviation.probe(self, self.exact, self._normaliser, device)
+
+    def compare(
+        self,
+        count: int,
+        device: torch.device,
+        observations: Iterator[Mapping[str, torch.Tensor]] | None = None,
+    ) -> deviation.Deviation | None:
+        """See ``ChunkPredictor.compare``."""
+        if self.exact is None:
+            return None
+        return deviation.compare(self, self.exact, self._normaliser, count, device, observations)
 
     def restore(self, actions: torch.Tensor) -> torch.Tensor:
         """Actions in the units of the port."""
         return self._normaliser.restore(actions)
 
 
-def make(checkpoint: LeRobotCheckpoint) -> ChunkedPolicy:
+def make(checkpoint: LeRobotCheckpoint, numerics: Numerics = Numerics.EXACT) -> ChunkedPolicy:
     """Makes the policy of an ACT checkpoint.
 
     Raises:
         CheckpointError: Something needed is missing, ill-shaped or contradictory; names it.
+        UnsupportedError: It cannot be fast.
     """
     config = read_act_config(checkpoint)
     splice: Splice | None = None
@@ -113,8 +152,9 @@ def make(checkpoint: LeRobotCheckpoint) -> ChunkedPolicy:
         check_fit(ACTNetwork(config), tensors, PREFIX, ONLY_FOR_TRAINING, where)
     network = ACTNetwork(config)
     load_into(network, tensors, PREFIX, ONLY_FOR_TRAINING, where)
+    fast = FastACT(network, DTYPE) if numerics is Numerics.FAST else None
     return ChunkedPolicy(
-        ACTPredictor(config, network, normaliser),
+        ACTPredictor(config, network, normaliser, fast),
         config.n_action_steps,
         splice,
         relative=read_relative(checkpoint),

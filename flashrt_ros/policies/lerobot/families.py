@@ -8,6 +8,7 @@ from typing import cast
 
 from flashrt_ros.errors import CheckpointError
 from flashrt_ros.policies.checkpoint import CONFIG
+from flashrt_ros.policies.fast.mode import Numerics
 from flashrt_ros.policies.lerobot.checkpoint import LeRobotCheckpoint
 from flashrt_ros.runtime.policy import Policy
 
@@ -26,11 +27,12 @@ def is_lerobot(config: dict[str, object]) -> bool:
     return config.get("type") in FAMILIES or "input_features" in config or "input_shapes" in config
 
 
-def make(checkpoint: LeRobotCheckpoint) -> Policy:
+def make(checkpoint: LeRobotCheckpoint, numerics: Numerics = Numerics.EXACT) -> Policy:
     """Makes the policy of a checkpoint.
 
     Raises:
         CheckpointError: The checkpoint is wrong, or of a type that is not run here.
+        UnsupportedError: It cannot calculate like that.
     """
     module = FAMILIES.get(checkpoint.type)
     if module is None:
@@ -38,5 +40,7 @@ def make(checkpoint: LeRobotCheckpoint) -> Policy:
             f"{checkpoint.directory / CONFIG}: type: expected a LeRobot policy of type "
             f"{', '.join(sorted(FAMILIES))}, found {checkpoint.type!r}"
         )
-    factory = cast(Callable[[LeRobotCheckpoint], Policy], importlib.import_module(module).make)
-    return factory(checkpoint)
+    factory = cast(
+        Callable[[LeRobotCheckpoint, Numerics], Policy], importlib.import_module(module).make
+    )
+    return factory(checkpoint, numerics)

@@ -47,10 +47,17 @@ class CheckpointNormaliser(nn.Module):
     Args:
         inputs: Feature name to its normaliser.
         action: Of the action.
+        width_A: Range of each element of the action in the training data; None if not known.
     """
 
-    def __init__(self, inputs: Mapping[str, Normaliser], action: Normaliser) -> None:
+    def __init__(
+        self,
+        inputs: Mapping[str, Normaliser],
+        action: Normaliser,
+        width_A: torch.Tensor | None = None,
+    ) -> None:
         super().__init__()
+        self.width_A = width_A
         # Names with dots cannot name modules.
         self._places = {name: str(place) for place, name in enumerate(inputs)}
         self.inputs = nn.ModuleDict({self._places[name]: inputs[name] for name in inputs})
@@ -133,7 +140,25 @@ def make_normaliser(
         for feature in checkpoint.input_features.values()
         if feature.kind in (Kind.STATE, Kind.VISUAL, Kind.ENV)
     }
-    return CheckpointNormaliser(inputs, _normaliser(sources[1], checkpoint.action))
+    action = _normaliser(sources[1], checkpoint.action)
+    return CheckpointNormaliser(inputs, action, _width(sources[1].statistics, action))
+
+
+def _width(statistics: Mapping[str, torch.Tensor], action: Normaliser) -> torch.Tensor | None:
+    """Range of each element of the action; without its limits what most of a bell covers."""
+    limits = [statistics.get(f"{ACTION}.{name}") for name in ("min", "max")]
+    low, high = (
+        None if x is None or tuple(x.shape) != action.shape else x.to(torch.float32)
+        for x in limits
+    )
+    if low is not None and high is not None and bool(torch.isfinite(high - low).all()):
+        return high - low
+    if action.mode is Normalisation.IDENTITY:
+        return None
+    if action.mode is Normalisation.MEAN_STD:
+        return 4 * action.get_buffer("std")
+    first, last = (action.get_buffer(name) for name in STATISTICS[action.mode])
+    return last - first
 
 
 def _step_source(

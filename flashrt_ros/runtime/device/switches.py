@@ -19,6 +19,7 @@ _CUDA: Mapping[str, Callable[[], object]] = {
     "torch.cuda.tf32": lambda: torch.backends.cuda.matmul.allow_tf32,
     "torch.cudnn.tf32": lambda: torch.backends.cudnn.allow_tf32,
     "torch.cudnn.deterministic": lambda: torch.backends.cudnn.deterministic,
+    "torch.cudnn.enabled": lambda: torch.backends.cudnn.enabled,
     "torch.cuda.fp16_reduction": (
         lambda: torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction
     ),
