@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from flashrt_ros.policies.fast.deviation import Deviation
     from flashrt_ros.runtime.policy import Policy
+    from flashrt_ros.testing.progress import Say
 
 OBSERVATIONS = 1000
 """With so many a fast policy is compared with the exact one."""
@@ -53,11 +54,13 @@ def run(arguments: argparse.Namespace) -> int:
     from flashrt_ros.policies.fast.deviation import LIMIT
     from flashrt_ros.policies.registry import load_policy
     from flashrt_ros.testing import check_policy
+    from flashrt_ros.testing.progress import on_terminal
 
     # One thread: more of them contend for the cores of a small machine, and the report does not
     # depend on it.
     torch.set_num_threads(1)
     options = {} if arguments.steps is None else {"steps": arguments.steps}
+    say = on_terminal()
     policy = load_policy(arguments.policy, arguments.trust, arguments.numerics)
     cautions: tuple[str, ...] = ()
     if arguments.contract is not None:
@@ -70,8 +73,8 @@ def run(arguments: argparse.Namespace) -> int:
             print(f"contract {contract.source} fits the policy")
             for words in cautions:
                 print(f"  caution: {words}")
-    report = check_policy(policy, device=arguments.device, **options)
-    strayed = _strayed(policy) if report.ok else None
+    report = check_policy(policy, device=arguments.device, say=say, **options)
+    strayed = _strayed(policy, say) if report.ok else None
     if arguments.json:
         content = {
             "policy": arguments.policy,
@@ -93,11 +96,14 @@ def run(arguments: argparse.Namespace) -> int:
     return 0 if report.ok and (strayed is None or strayed.share <= LIMIT) else 1
 
 
-def _strayed(policy: Policy) -> Deviation | None:
+def _strayed(policy: Policy, say: Say) -> Deviation | None:
     """How far a fast policy strays from the exact one; None for an exact one."""
     from flashrt_ros.policies.chunked import ChunkedPolicy
 
     if not isinstance(policy, ChunkedPolicy) or policy.numerics == "exact":
         return None
     device = next(policy.module().parameters()).device
-    return policy.compare(OBSERVATIONS, device)
+    say(f"comparing with exact actions: {OBSERVATIONS} observations")
+    found = policy.compare(OBSERVATIONS, device)
+    say("")
+    return found

@@ -164,6 +164,7 @@ def _measure(arguments: argparse.Namespace) -> Figures:
     from flashrt_ros.bench import figures
     from flashrt_ros.bench.harness import Options, facts
     from flashrt_ros.bench.report import facts_table, table
+    from flashrt_ros.testing.progress import on_terminal
 
     torch.set_num_threads(1)
     options = Options(
@@ -174,6 +175,7 @@ def _measure(arguments: argparse.Namespace) -> Figures:
         numerics=arguments.numerics,
         observations=arguments.observations,
         recorded=arguments.recorded,
+        say=on_terminal(),
     )
     top = facts(options)
     print(facts_table(top), flush=True)

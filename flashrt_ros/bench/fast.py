@@ -66,7 +66,9 @@ def add_deviation(result: Result, policy: Policy, options: Options, device: torc
     if not isinstance(policy, ChunkedPolicy):
         return
     observations = None if options.recorded is None else recorded(options.recorded, policy)
-    found = policy.compare(options.rounds(options.observations), device, observations)
+    count = options.rounds(options.observations)
+    options.say(f"comparing with exact actions: {count} observations")
+    found = policy.compare(count, device, observations)
     if found is None:
         return
     total = found.observations

@@ -14,6 +14,7 @@ import torch
 
 from flashrt_ros import __version__
 from flashrt_ros.runtime.device import Device, Lane, open_device
+from flashrt_ros.testing.progress import Say, silent
 
 BUSY_CYCLES = 1_000_000
 """About half a millisecond on the stream, far longer than any call takes to enqueue its work."""
@@ -32,6 +33,7 @@ class Options:
         numerics: How that policy calculates; see ``load_policy``.
         observations: With how many a fast policy is compared with the exact one, at most.
         recorded: File of observations for that; None: random ones.
+        say: Told what is measured next, by those that take long; at last nothing.
     """
 
     device: str = "cpu"
@@ -41,6 +43,7 @@ class Options:
     numerics: str = "exact"
     observations: int = 1000
     recorded: Path | None = None
+    say: Say = silent
 
     @property
     def cuda(self) -> bool:

@@ -73,6 +73,7 @@ def run(options: Options) -> Result:
     else:
         _measure(result, options, device, steps, "")
     session.close()
+    options.say("")
     result.notes += [
         "plan, adopt, act: wall, until the work is done on the device.",
         "step: observation in, action out; the first of an episode plans, the second does not.",
@@ -184,6 +185,7 @@ def _measure(
 ) -> None:
     """Adds a row for each case; what has a namesake behind ``floor`` is held against it."""
     rounds = options.rounds(_rounds(cases, device))
+    options.say(f"timing {', '.join(cases)}, {rounds} times each")
     samples: dict[str, Samples] = interleave(cases, rounds, device, options.warm(1))
     rows: dict[str, Row] = {}
     for name, found in samples.items():

@@ -12,6 +12,7 @@ import torch
 from flashrt_ros.runtime.device import open_device
 from flashrt_ros.runtime.policy import Policy
 from flashrt_ros.testing import behaviour, hygiene, identity
+from flashrt_ros.testing.progress import Say, silent
 from flashrt_ros.testing.report import Report, Result, Status
 from flashrt_ros.testing.subject import Subject
 
@@ -55,6 +56,7 @@ def check_policy(
     device: str = "cpu",
     steps: int | None = None,
     observations: Sequence[Mapping[str, npt.ArrayLike]] | None = None,
+    say: Say = silent,
 ) -> Report:
     """Checks that a policy's execution state is what it declares, and nothing else.
 
@@ -69,6 +71,7 @@ def check_policy(
             third of their capacity.
         observations: One recorded episode, port key to array-like for each step; None makes
             random ones of about unit size.
+        say: Told before each check which one it is, and of how many; at last nothing.
 
     Returns:
         The report; ``print`` it.
@@ -87,12 +90,14 @@ def check_policy(
     with torch.random.fork_rng():
         python_rng, numpy_rng = random.getstate(), np.random.get_state()
         try:
-            for name, rule, check in CHECKS:
+            for number, (name, rule, check) in enumerate(CHECKS, 1):
+                say(f"{number} of {len(CHECKS)}: {rule}")
                 results.append(_run(name, rule, check, subject, results))
                 if name == "specs" and not results[-1].problems:
                     # Outside the check: observations that do not fit are the caller's mistake.
                     subject.episode()
         finally:
+            say("")
             random.setstate(python_rng)
             np.random.set_state(numpy_rng)
             subject.close()
