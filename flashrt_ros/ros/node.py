@@ -18,6 +18,7 @@ from flashrt_ros.contract import Contract
 from flashrt_ros.errors import FlashRTError, InternalError
 from flashrt_ros.ros.assembly import apply_change, make_stepper
 from flashrt_ros.ros.commander import Commander
+from flashrt_ros.ros.company import Company
 from flashrt_ros.ros.control import Control
 from flashrt_ros.ros.diagnostics import (
     Diagnostics,
@@ -40,7 +41,12 @@ from flashrt_ros.ros.stepper import Stepper
 from flashrt_ros.ros.stop_guard import StopGuard
 from flashrt_ros.ros.storage import Storage
 from flashrt_ros.ros.subscriptions import subscribe
-from flashrt_ros.ros.transitions import ControlLostError, guard_transitions, require_control
+from flashrt_ros.ros.transitions import (
+    ControlLostError,
+    guard_transitions,
+    guarded,
+    require_control,
+)
 from flashrt_ros.ros.verbs import Answer, done
 from flashrt_ros.ros.watchdog import Watchdog
 from flashrt_ros.ros.worker import Losses
@@ -80,6 +86,7 @@ class PolicyNode(LifecycleNode):
         self._diagnostics_publisher = self.create_publisher(DiagnosticArray, "/diagnostics", 10)
         self._mode_log = ModeLog()
         self._qos_watch = QosWatch(self, self._outlet, self._publish_diagnostics)
+        self._company = Company(self, self._outlet)
         self._contract: Contract | None = None
         self._intake: Intake | None = None
         self._commander: Commander | None = None
@@ -98,8 +105,8 @@ class PolicyNode(LifecycleNode):
         )
         # Timers on the steady clock: a simulated clock may stand still or jump.
         steady = Clock(clock_type=ClockType.STEADY_TIME)
-        self.create_timer(1.0, self._guarded(self._report), clock=steady)
-        self.create_timer(WATCH_S, self._guarded(self._watch), clock=steady)
+        self.create_timer(1.0, guarded(self, self._report), clock=steady)
+        self.create_timer(WATCH_S, guarded(self, self._watch), clock=steady)
         backwards = JumpThreshold(
             min_forward=None, min_backward=Duration(nanoseconds=-1), on_clock_change=False
         )
@@ -107,7 +114,7 @@ class PolicyNode(LifecycleNode):
             backwards, post_callback=self._on_clock_jump
         )
         if self._settings["autostart"]:
-            self._autostart = self.create_timer(0.0, self._guarded(self._start_up), clock=steady)
+            self._autostart = self.create_timer(0.0, guarded(self, self._start_up), clock=steady)
         self._outlet.status(self._status())
 
     # Lifecycle
@@ -325,17 +332,6 @@ class PolicyNode(LifecycleNode):
 
     # Callbacks
 
-    def _guarded(self, callback: Callable[[], None]) -> Callable[[], None]:
-        """What a timer raises is logged; it must not end the node that holds an arm."""
-
-        def guarded() -> None:
-            try:
-                callback()
-            except Exception:
-                self.get_logger().error(traceback.format_exc())
-
-        return guarded
-
     def _at_once(self, name: str) -> Answer:
         """Carries out pause, stop or clear_stop in the callback, see ``services.AT_ONCE``."""
         motion, commander = self._motion, self._commander
@@ -408,6 +404,7 @@ class PolicyNode(LifecycleNode):
 
     def _report(self) -> None:
         self._qos_watch.look_again()
+        self._company.look(self._contract, self._settings.options.dry_run)
         status = self._status()
         self._outlet.status(status)
         if (news := self._mode_log.news(status, self._outlet.last_error)) is not None:
@@ -437,8 +434,9 @@ class PolicyNode(LifecycleNode):
                 time.monotonic_ns(),
                 self._motion.active,
             )
-            entries += self._diagnostics.outputs(contract, self._outlet.topic_name)
-        entries.append(Entry("parameters", values=self._settings.changeable()))
+            outputs = self._diagnostics.outputs(contract, self._outlet.topic_name)
+            entries += self._company.mark(outputs, self._motion.active)
+        entries += [self._company.entry(), Entry("parameters", values=self._settings.changeable())]
         if (losses := self._losses.found()) or control is not None:
             entries.append(threads_entry(losses))
         if (commander := self._commander) is not None:

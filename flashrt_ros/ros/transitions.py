@@ -1,10 +1,13 @@
-"""What rclpy's lifecycle node leaves open: transitions out of turn, and a lost control thread."""
+"""What rclpy's node leaves open: transitions out of turn, a lost control thread, timers."""
 
 from __future__ import annotations
 
+import traceback
+from collections.abc import Callable
 from typing import Any
 
 from rclpy.lifecycle import LifecycleNode
+from rclpy.node import Node
 
 from flashrt_ros.ros.control import Control
 
@@ -35,3 +38,15 @@ def guard_transitions(node: LifecycleNode) -> None:
             return response
 
     node._service_change_state.callback = guarded
+
+
+def guarded(node: Node, callback: Callable[[], None]) -> Callable[[], None]:
+    """What a timer raises is logged; it must not end the node that holds an arm."""
+
+    def call() -> None:
+        try:
+            callback()
+        except Exception:
+            node.get_logger().error(traceback.format_exc())
+
+    return call
