@@ -218,6 +218,25 @@ def test_input_without_messages_names_type_and_publishers() -> None:
     assert entry(silent, active=False).level is Level.WARN
 
 
+def test_an_optional_input_that_is_absent_is_said_and_no_fault() -> None:
+    contract = contract_dict()
+    assert Contract.from_dict(contract).needed_topics() == {"joint_states"}
+    for key in ("optional", "fill", "present_flag"):
+        del contract["observations"][1][key]
+    assert Contract.from_dict(contract).needed_topics() == {"joint_states", "cue"}, "control"
+    never = InputFigures("cue", "geometry_msgs/msg/Point", needed=False)
+    assert entry(never, publishers=0).level is Level.OK
+    assert "no message (no publisher" in entry(never, publishers=0).message
+    gone = heard(last_ns=1_000 * MS)
+    for sample in (None, SimpleNamespace(stamps=())):
+        gone.needed = False
+        assert entry(gone, sample=sample).level is Level.OK
+        assert "silent for 9 s" in entry(gone, sample=sample).message
+        gone.needed = True
+        assert entry(gone, sample=sample).level is not Level.OK, "control"
+    assert entry(never, incompatible="reliability").level is Level.ERROR
+
+
 def test_incompatible_qos_names_topic_and_policy() -> None:
     found = entry(heard(), incompatible="reliability")
     assert found.level is Level.ERROR

@@ -141,6 +141,17 @@ class Contract:
             found.append(self.task)
         return (*found, self.start.measured) if self.start else tuple(found)
 
+    def needed_topics(self) -> frozenset[str]:
+        """Topics without which there is no step: not those of optional inputs alone."""
+        needed = [o for o in self.observations if not o.optional]
+        topics = {topic for observation in needed for topic in observation.topics}
+        topics |= {o.image.camera_info.topic for o in needed if o.image and o.image.camera_info}
+        if self.task is not None and self.task.required:
+            topics.add(self.task.topic)
+        if self.start is not None:
+            topics.add(self.start.measured.topic)
+        return frozenset(topics)
+
     def topics(self) -> list[tuple[str, str, Qos]]:
         """Every input once: topic, type and QoS of its subscription."""
         found: dict[str, tuple[str, str, Qos]] = {}

@@ -195,6 +195,8 @@ def input_entry(
     """
     entry = Entry(f"input {topic}")
     lack = Level.ERROR if active else Level.WARN
+    if not figures.needed:
+        lack = Level.OK
     if incompatible:
         entry.worsen(
             Level.ERROR,
@@ -204,7 +206,8 @@ def input_entry(
     last_ns = figures.arrivals.last_ns
     if not last_ns:
         hint = "no publisher" if publishers == 0 else f"{publishers} publishers"
-        entry.worsen(lack, f"no message ({hint}; expected {figures.type})")
+        optional = "" if figures.needed else "; optional: no fault"
+        entry.worsen(lack, f"no message ({hint}; expected {figures.type}{optional})")
     for stamp in sample.stamps if sample is not None else ():
         if stamp.topic == figures.topic and stamp.fault and last_ns:
             # After a verb only what comes next counts: no fault while that is not due.
@@ -217,7 +220,8 @@ def input_entry(
     age_ms = (now_ns - last_ns) / 1e6 if last_ns else math.nan
     # What a camera says of itself may come once.
     if last_ns and age_ms > SILENT_S * 1e3 and figures.type != CAMERA_INFO:
-        entry.worsen(lack if sample is None else Level.WARN, f"silent for {age_ms / 1e3:.0f} s")
+        level = lack if sample is None else min(lack, Level.WARN)
+        entry.worsen(level, f"silent for {age_ms / 1e3:.0f} s")
     for words in figures.notices:
         entry.worsen(Level.WARN if "unstamped" in words else Level.OK, words)
     entry.values |= _rates(figures, age_ms)

@@ -45,6 +45,7 @@ class InputFigures:
     Attributes:
         topic: As the contract writes it.
         type: Full type name.
+        needed: False: only optional inputs read it, and its absence is no fault.
         arrivals: Rate, gaps and losses.
         received: Messages decoded or found faulty.
         faulty: Of these, not usable.
@@ -56,6 +57,7 @@ class InputFigures:
 
     topic: str
     type: str
+    needed: bool = True
     arrivals: Arrivals = field(default_factory=Arrivals)
     received: int = 0
     faulty: int = 0
@@ -120,7 +122,8 @@ class Intake:
         """
         self.sampler = Sampler(contract)
         self.figures = {
-            topic: InputFigures(topic, type_name) for topic, type_name, _ in contract.topics()
+            topic: InputFigures(topic, type_name, topic in contract.needed_topics())
+            for topic, type_name, _ in contract.topics()
         }
         self._period_ns = round(contract.period_s * 1e9)
         self._image_topics = {
