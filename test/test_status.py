@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from flashrt_ros.ros.motion import Mode, Motion
+from flashrt_ros.contract.observing import TOO_EARLY
+from flashrt_ros.ros.motion import NOTHING_FRESH, Mode, Motion
 from flashrt_ros.ros.records import StatusRecord
 from flashrt_ros.ros.status import ModeLog
 
@@ -18,6 +19,19 @@ def test_a_mode_is_logged_when_it_or_its_reason_changes() -> None:
     assert log.news(other, "") is not None
     assert log.news(StatusRecord(mode=Mode.RUNNING), "") == ("info", "RUNNING")
     assert log.news(StatusRecord(mode=Mode.RUNNING, step=7), "") is None
+
+
+def test_a_sensor_lost_in_motion_is_a_warning_and_a_wait_that_a_verb_began_is_not() -> None:
+    for before in (Mode.RUNNING, Mode.HOLDING):
+        for reason, level in (
+            ("state (joints): stale 612 ms > 100 ms", "warn"),
+            (f"state (joints): {TOO_EARLY}", "info"),
+            (NOTHING_FRESH, "info"),
+        ):
+            log = ModeLog()
+            log.news(StatusRecord(mode=before), "")
+            news = log.news(StatusRecord(mode=Mode.WAITING, reason=reason), "")
+            assert news == (level, f"WAITING: {reason}")
 
 
 def test_a_reason_that_was_logged_as_an_error_is_not_said_again() -> None:

@@ -1,4 +1,4 @@
-"""Puts policy, session and control step together; runs in the control thread."""
+"""Puts policy, session and control step together in the control thread, and says what it is."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from flashrt_ros.ros.commander import Commander
 from flashrt_ros.ros.control import Control
 from flashrt_ros.ros.intake import Intake
 from flashrt_ros.ros.motion import Motion
+from flashrt_ros.ros.outlet import RosOutlet
 from flashrt_ros.ros.parameters import Parameters
 from flashrt_ros.ros.plan_timing import PlanTiming
 from flashrt_ros.ros.planner import Planner
@@ -151,3 +152,19 @@ def _introduce_tiers(session: PolicySession, asked_bytes: int, outlet: Outlet) -
     if asked_bytes and not host_bytes:
         words = f"host_store_bytes {asked_bytes} has no effect: {session.host_reason}"
         outlet.log("warn", words)
+
+
+def introduce(
+    outlet: RosOutlet, settings: Parameters, policy_name: str, contract: Contract
+) -> None:
+    """Logs what was configured, and what the contract leaves open."""
+    reads = ", ".join(outlet.resolved.values())
+    sends = ", ".join(outlet.topic_name(output.topic) for output in contract.actions)
+    outlet.log(
+        "info",
+        f"policy {policy_name} on {settings['device']}, robot {contract.robot} at "
+        f"{contract.control_rate_hz:g} Hz; reads {reads}; commands {sends}"
+        + (" (dry run: not published)" if settings["dry_run"] else ""),
+    )
+    for words in contract.cautions():
+        outlet.log("warn", f"{contract.source}: {words}")

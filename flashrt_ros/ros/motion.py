@@ -28,6 +28,7 @@ from flashrt_ros.errors import (
 )
 
 SHADOW = "in the shadow of others: what it would do is published below ~/shadow (dry_run)"
+NOTHING_FRESH = "no fresh observations yet"
 
 
 class Mode(enum.IntEnum):
@@ -100,7 +101,7 @@ class Motion:
         if self._barred or self._held:
             return Standing(Mode.HOLDING, self._barred or self._held)
         if self.starting:
-            return Standing(Mode.WAITING, self._fault or "no fresh observations yet")
+            return Standing(Mode.WAITING, self._fault or NOTHING_FRESH)
         if self._fault:
             return Standing(Mode.HOLDING, self._fault)
         return Standing(Mode.RUNNING, SHADOW if self._shadow else "")

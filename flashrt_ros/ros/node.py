@@ -16,7 +16,7 @@ from rclpy.lifecycle import LifecycleNode, LifecycleState, TransitionCallbackRet
 
 from flashrt_ros.contract import Contract
 from flashrt_ros.errors import FlashRTError, InternalError
-from flashrt_ros.ros.assembly import apply_change, make_stepper
+from flashrt_ros.ros.assembly import apply_change, introduce, make_stepper
 from flashrt_ros.ros.commander import Commander
 from flashrt_ros.ros.company import Company
 from flashrt_ros.ros.control import Control
@@ -30,7 +30,7 @@ from flashrt_ros.ros.diagnostics import (
     watchdog_entry,
 )
 from flashrt_ros.ros.intake import Intake
-from flashrt_ros.ros.motion import Motion
+from flashrt_ros.ros.motion import Mode, Motion
 from flashrt_ros.ros.outlet import RosOutlet
 from flashrt_ros.ros.parameters import Parameters, contract_path
 from flashrt_ros.ros.qos_watch import QosWatch
@@ -48,6 +48,7 @@ from flashrt_ros.ros.transitions import (
     require_control,
 )
 from flashrt_ros.ros.verbs import Answer, done
+from flashrt_ros.ros.waiting import Waiting
 from flashrt_ros.ros.watchdog import Watchdog
 from flashrt_ros.ros.worker import Losses
 
@@ -87,6 +88,7 @@ class PolicyNode(LifecycleNode):
         self._mode_log = ModeLog()
         self._qos_watch = QosWatch(self, self._outlet, self._publish_diagnostics)
         self._company = Company(self, self._outlet)
+        self._waiting = Waiting(self, self._outlet)
         self._contract: Contract | None = None
         self._intake: Intake | None = None
         self._commander: Commander | None = None
@@ -227,21 +229,7 @@ class PolicyNode(LifecycleNode):
         self._services_of_policy.queue = self._control.queue
         self._motion.configure(settings["hold"])
         self._control.wake()
-        self._introduce(policy_name, contract)
-
-    def _introduce(self, policy_name: str, contract: Contract) -> None:
-        """Logs what was configured, and what the contract leaves open."""
-        outlet, dry_run = self._outlet, self._settings["dry_run"]
-        reads = ", ".join(outlet.resolved.values())
-        sends = ", ".join(outlet.topic_name(output.topic) for output in contract.actions)
-        outlet.log(
-            "info",
-            f"policy {policy_name} on {self._settings['device']}, robot {contract.robot} at "
-            f"{contract.control_rate_hz:g} Hz; reads {reads}; commands {sends}"
-            + (" (dry run: not published)" if dry_run else ""),
-        )
-        for words in contract.cautions():
-            outlet.log("warn", f"{contract.source}: {words}")
+        introduce(self._outlet, settings, policy_name, contract)
 
     def _subscribe_stop(self, contract: Contract, commander: Commander) -> None:
         if contract.stop is None:
@@ -409,6 +397,8 @@ class PolicyNode(LifecycleNode):
         self._outlet.status(status)
         if (news := self._mode_log.news(status, self._outlet.last_error)) is not None:
             self._outlet.log(*news)
+        if self._intake is not None:
+            self._waiting.look(Mode(status.mode), self._intake.figures)
         self._publish_diagnostics()
 
     def _publish_diagnostics(self) -> None:

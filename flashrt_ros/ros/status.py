@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from flashrt_ros.contract import Contract
-from flashrt_ros.ros.motion import Mode, Standing
+from flashrt_ros.contract.observing import NONE_YET, TOO_EARLY
+from flashrt_ros.ros.motion import NOTHING_FRESH, Mode, Standing
 from flashrt_ros.ros.records import CapsuleRecord, StatusRecord
 
 _WITHOUT_NUMBERS = str.maketrans("", "", "0123456789.")
@@ -42,10 +43,13 @@ class ModeLog:
         mode, reason = Mode(status.mode), status.reason
         if mode is self._mode and same_kind(reason, self._reason):
             return None
+        lost = self._mode in (Mode.RUNNING, Mode.HOLDING) and mode is Mode.WAITING
         self._mode, self._reason = mode, reason
         if reason and reason in last_error:
             return None
-        level = "warn" if mode in (Mode.HOLDING, Mode.STOPPED) else "info"
+        # A wait that a verb began is meant; one that interrupts motion is a sensor's.
+        lost = lost and not reason.endswith((NOTHING_FRESH, NONE_YET, TOO_EARLY))
+        level = "warn" if lost or mode in (Mode.HOLDING, Mode.STOPPED) else "info"
         return level, f"{mode.name}: {reason}" if reason else mode.name
 
 
