@@ -88,6 +88,11 @@ def test_signal_sends_the_stop_message_and_ends_with_0(stage: Stage, case: str) 
     assert stage.process.wait() == 0
     stop_message(stage)
     assert_ended_well(stage)
+    first = SIGNALS[case][0].name
+    if len(set(SIGNALS[case])) == 1:
+        assert stage.process.output().count(f"{first}: the node ends") == 1
+    else:
+        assert stage.process.output().count(": the node ends") == 1, "either may come first"
 
 
 def test_stop_and_start_again_after_kill(stage: Stage) -> None:
@@ -134,8 +139,10 @@ def test_signal_while_unconfigured(folder: Path) -> None:
     """As soon as the services are there; before that it is Python itself that ends."""
     with Stage(folder / "idle") as stage:
         assert stage.ask("snapshot").error_code == ErrorCode.NOT_CONFIGURED
+        assert "the node ends" not in stage.process.output(), "control"
         stage.process.send(signal.SIGINT)
         assert stage.process.wait() == 0
+        assert "SIGINT: the node ends" in stage.process.output()
 
 
 def test_deactivate_sends_the_stop_message(stage: Stage) -> None:

@@ -138,3 +138,23 @@ def test_a_stop_that_cannot_be_heard_forbids_motion_until_it_is_gone(stage: Stag
     stage.wait_status(PolicyStatus.HOLDING, "call ~/resume")
     stage.do("resume")
     stage.wait_running()
+
+
+def test_each_stop_and_each_release_is_logged_however_soon_the_next_one_comes(
+    stage: Stage,
+) -> None:
+    stage.run(contract=arm_contract())
+    stage.wait_steps(3)
+    before = stage.process.output()
+    for _ in range(3):
+        stage.do("stop")
+        stage.do("stop")  # control: a stop of one that stands is no news
+        stage.do("clear_stop")
+        stage.do("clear_stop")
+
+    def new(words: str) -> int:
+        return stage.process.output().count(words) - before.count(words)
+
+    released = "stop cleared; on hold until ~/resume"
+    stage.peer.wait(lambda: new(released) == 3, "three releases in the log")
+    assert new("STOPPED: by ~/stop: call ~/clear_stop") == 3

@@ -326,6 +326,8 @@ class PolicyNode(LifecycleNode):
         with motion.lock:
             if name == "clear_stop":
                 words = "cleared; on hold until ~/resume" if motion.clear_stop() else "no stop"
+                if words != "no stop":
+                    self._outlet.say("info", f"stop {words}")
             elif name == "stop":
                 self._stop_now("by ~/stop: call ~/clear_stop, then ~/resume")
                 words = "stopped until ~/clear_stop"
@@ -342,7 +344,12 @@ class PolicyNode(LifecycleNode):
         with self._motion.lock:
             if self._commander is not None:
                 self._commander.halt(all_outputs=True)
+            fresh = not self._motion.stopped
             self._motion.stop(reason)
+        if fresh:
+            # At once, as the mode alone is looked at once a second: it may be cleared by then.
+            self._outlet.say("warn", f"STOPPED: {reason}")
+            self._mode_log.news(self._status(), reason)
 
     def _change(self, name: str, value: Any) -> None:
         parts = (self._commander, self._control, self._watchdog)

@@ -179,8 +179,11 @@ class RosOutlet:
         """Logs, unless the very same was said within a second."""
         if level == "error":
             self.last_error = words
-        if not (words := self._quiet.heed(words)):
-            return
+        if words := self._quiet.heed(words):
+            self.say(level, words)
+
+    def say(self, level: str, words: str) -> None:
+        """Logs in any case: what must stand in the log however often it is said."""
         # rclpy refuses two severities from one line of code.
         if level == "error":
             self._logger.error(words)

@@ -110,6 +110,7 @@ def main(args: Sequence[str] | None = None) -> int:
     finally:
         stop.ignore()
         for spinner in spinners:
+            stop.say(spinner.node)
             spinner.end()
         for spinner in spinners:
             spinner.close()

@@ -8,6 +8,7 @@ and impatient people send several.
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import socket
 import sys
@@ -41,16 +42,21 @@ def make_executor(context: Any = None) -> Any:
 
 
 class StopSignal:
-    """Set by the first SIGINT or SIGTERM, which also makes ``spin_once`` return at once."""
+    """Set by the first SIGINT or SIGTERM, which also makes ``spin_once`` return at once.
+
+    Attributes:
+        name: Of that signal; empty before.
+    """
 
     def __init__(self) -> None:
         """Takes over both signals; in the main thread."""
+        self.name = ""
         self._event = threading.Event()
         self._reader, self._writer = socket.socketpair()
         self._writer.setblocking(False)
         self._executor: Any = None
         for number in STOP_SIGNALS:
-            signal.signal(number, lambda *_: self._event.set())
+            signal.signal(number, lambda number, _: self._heed(number))
         # Python runs handlers only between bytecodes of the main thread, which may wait in C; the
         # interpreter writes to this socket at once.
         signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
@@ -66,10 +72,24 @@ class StopSignal:
         return self._event.is_set()
 
     def _wait(self) -> None:
-        while self._reader.recv(1):
-            self._event.set()
+        while byte := self._reader.recv(1):
+            self._heed(byte[0])
             # A task makes spin_once return; wake alone does not.
             self._executor.create_task(lambda: None)
+
+    def _heed(self, number: int) -> None:
+        self.name = self.name or signal.Signals(number).name
+        self._event.set()
+
+    def say(self, node: Any) -> None:
+        """Logs that the node ends by a signal, if there was one."""
+        if not self.is_set():
+            return
+        # Nothing may come between a signal and the stop message that destroy_node sends.
+        with contextlib.suppress(Exception):
+            node.get_logger().info(
+                f"{self.name}: the node ends, after its stop message if it moves"
+            )
 
     def wait(self) -> None:
         """Returns at the first signal; in the main thread, where no executor spins."""
@@ -121,6 +141,7 @@ def run(factory: Callable[[], Any], args: Sequence[str] | None = None) -> int:
     finally:
         stop.ignore()
         if node is not None:
+            stop.say(node)
             executor.remove_node(node)
             node.destroy_node()
         executor.shutdown()
