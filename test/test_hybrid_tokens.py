@@ -109,6 +109,8 @@ def test_passes_begin_at_multiples_of_their_size() -> None:
 def test_restores_at_random_boundaries_continue_to_the_bit(device: str) -> None:
     choose, tokens = random.Random(2), stream(guessing_model(), device)
     session = tokens.session
+    # Random weights often say the same whatever they remember: some cut must show it.
+    unrestored, rows_alone = 0, 0
     for _ in range(10):
         session.reset_()
         tokens.prefill(tokens_of(choose.randrange(1, 90), choose.randrange(99)))
@@ -120,7 +122,7 @@ def test_restores_at_random_boundaries_continue_to_the_bit(device: str) -> None:
         assert tokens.decode(48) == expected
         assert session.state_bytes() == state
         # The controls: no restore, and one of the rows alone.
-        assert tokens.decode(48) != expected
+        unrestored += tokens.decode(48) != expected
         other = session.arena.fixed.clone()
         session.restore("here")
         checks.settle(session)
@@ -128,9 +130,11 @@ def test_restores_at_random_boundaries_continue_to_the_bit(device: str) -> None:
         session.arena.fixed.copy_(other)
         session.arena.state["rows.length"].copy_(length)
         checks.settle(session)
-        assert tokens.decode(48) != expected
+        rows_alone += tokens.decode(48) != expected
         session.restore("here")
         assert tokens.decode(48) == expected
+    assert unrestored
+    assert rows_alone
     session.close()
 
 
