@@ -129,3 +129,15 @@ def test_what_is_allowed_but_careless_is_said() -> None:
         "actions[1].on_miss: hold repeats a twist while no action is there",
         "start: the first command is not checked for action elements [0, 1]",
     )
+
+
+def test_the_same_names_in_another_order_are_a_caution() -> None:
+    swapped = contract_dict()
+    swapped["actions"][0]["names"] = ["b", "a"]
+    found = Contract.from_dict(swapped).cautions()
+    assert len(found) == 2, "positions and velocities are read in one order, commanded in another"
+    assert "actions[0].names: the same as observations[0].parts[0].names" in found[0]
+    assert "(b, a; a, b)" in found[0]
+    others = contract_dict()
+    others["observations"][0]["parts"][0]["names"] = ["b", "c"]
+    assert Contract.from_dict(others).cautions() == (), "control: other names are another matter"

@@ -77,6 +77,12 @@ def cautions(contract: Contract) -> tuple[str, ...]:
             found.append(
                 f"{output.path}.on_miss: hold repeats a {output.field} while no action is there"
             )
+        for part in (part for o in contract.observations for part in o.parts):
+            if set(part.names) == set(output.names) and part.names != output.names:
+                found.append(
+                    f"{output.path}.names: the same as {part.path}.names in another order "
+                    f"({', '.join(output.names)}; {', '.join(part.names)}): is each the policy's?"
+                )
     positions = {i for o in contract.actions if o.is_place for i in o.index}
     checked = set(contract.start.index) if contract.start else set()
     if unchecked := sorted(positions - checked):
