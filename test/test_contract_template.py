@@ -64,6 +64,40 @@ def test_every_gap_is_refused_by_name(tmp_path: Path) -> None:
     load(tmp_path, text).check(ports)
 
 
+def state(*names: str, required: bool = True) -> Ports:
+    port = Port("observation.state", "s", (len(names),), names, required=required)
+    return Ports((port,), NAMED.action)
+
+
+def test_a_state_of_several_fields_is_split_by_field(tmp_path: Path) -> None:
+    ports = state("a.position", "b.position", "a.velocity", "b.vel", "a.effort")
+    contract = load(tmp_path, filled(make_template(ports, 30.0), "max_distance"))
+    contract.check(ports)
+    parts = [(part.field, part.names) for part in contract.observations[0].parts]
+    assert parts == [("position", ("a", "b")), ("velocity", ("a", "b")), ("effort", ("a",))]
+
+
+def test_names_that_say_no_field_beside_others_that_do_are_a_gap(tmp_path: Path) -> None:
+    text = filled(make_template(state("a.velocity", "gripper"), 30.0), "max_distance")
+    with pytest.raises(ContractError, match=r"parts\[0\].*names: expected .*found null"):
+        load(tmp_path, text)
+    action = Ports(NAMED.observations, Port("action", "a", (2,), ("a.velocity", "b.velocity")))
+    with pytest.raises(ContractError, match=r"actions\[0\].*names: expected .*found null"):
+        load(tmp_path, filled(make_template(action, 30.0), "max_distance"))
+
+
+def test_what_the_policy_can_do_without_is_optional(tmp_path: Path) -> None:
+    ports = state("x", "y", "present", required=False)
+    contract = load(tmp_path, filled(make_template(ports, 30.0), "max_distance"))
+    contract.check(ports)
+    (observation,) = contract.observations
+    assert observation.optional
+    assert observation.present_flag
+    assert observation.parts[0].names == ("x", "y")
+    needed = load(tmp_path, filled(make_template(state("x", "y"), 30.0), "max_distance"))
+    assert not needed.observations[0].optional, "control"
+
+
 def test_joints_in_another_order_do_not_fit(tmp_path: Path) -> None:
     text = filled(make_template(NAMED, 30.0), "max_distance")
     swapped = text.replace('["shoulder", "elbow"]', '["elbow", "shoulder"]')

@@ -7,6 +7,7 @@ robot wrongly.
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 from collections.abc import Sequence
@@ -69,21 +70,53 @@ def _image(port: Port) -> list[str]:
 def _vector(port: Port) -> list[str]:
     if sum(length > 1 for length in port.shape) > 1:
         raise _unsupported(port)
-    return [
-        *_head(port),
-        "    parts:",
-        f"      - topic: {STATE_TOPIC}",
-        f"        type: {JOINT_STATE}",
-        "        field: position   # or velocity, effort",
-        *_names(port, "        "),
-    ]
+    lines = _head(port)
+    names = port.names
+    if not port.required and names and names[-1].endswith("present"):
+        lines.append("    present_flag: true   # the last element: 1.0 where fresh, else 0.0")
+        names = names[:-1]
+    lines.append("    parts:")
+    for field, part in _runs(names):
+        lines += [
+            f"      - topic: {STATE_TOPIC}",
+            f"        type: {JOINT_STATE}",
+            f"        field: {field}   # position, velocity or effort",
+            *_names(part, len(names) or math.prod(port.shape), port.unit, "        "),
+        ]
+    return lines
+
+
+def _runs(names: Sequence[str]) -> list[tuple[str, tuple[str, ...]]]:
+    """Neighbours of one field, by the ends of their names, as the robot calls them.
+
+    Nothing but position without names for those of which some ends say a field and others do not.
+    """
+    ended = [_field(name) for name in names]
+    if all(field == "" for field, _ in ended):
+        return [("position", tuple(names))]
+    if any(field == "" for field, _ in ended):
+        return [("position", ())]
+    groups = itertools.groupby(ended, key=lambda pair: pair[0])
+    return [(field, tuple(name for _, name in group)) for field, group in groups]
+
+
+def _field(name: str) -> tuple[str, str]:
+    """The field that the end of a name says, and the name without it; empty: none."""
+    for field in ("position", "velocity", "effort"):
+        for suffix in FIELD_SUFFIXES.get(field, (field,)):
+            if name.endswith(f".{suffix}"):
+                return field, name[: -len(suffix) - 1]
+    return "", name
 
 
 def _head(port: Port) -> list[str]:
-    return [
+    lines = [
         f"  - key: {json.dumps(port.key)}",
         "    max_age_ms: 100   # twice the period of the publisher and a little more",
     ]
+    if not port.required:
+        lines.append("    optional: true    # the policy does without it; `fill` stands in")
+    return lines
 
 
 def _action(port: Port) -> list[str]:
@@ -92,7 +125,7 @@ def _action(port: Port) -> list[str]:
         f"  - topic: {COMMAND_TOPIC}",
         f"    type: {JOINT_STATE}",
         "    field: position   # what an action is: position, velocity or effort",
-        *_names(port, "    "),
+        *_positions(port),
         "    # limits: {name: [lowest, highest], ...}     # of each joint; without, none hold",
         "    # max_step: 0.1      # largest change from one command to the next",
         "    on_miss: hold        # while a plan is under way: repeat the last command",
@@ -106,25 +139,23 @@ def _start(port: Port) -> list[str]:
         f"    topic: {STATE_TOPIC}",
         f"    type: {JOINT_STATE}",
         "    field: position",
-        *_names(port, "    "),
+        *_positions(port),
         "  max_distance:          # of each joint, in its unit; farther away: hold",
     ]
 
 
-def _names(port: Port, indent: str) -> list[str]:
-    unit = [f"{indent}unit: {json.dumps(port.unit)}"] if port.unit else []
-    if not port.names:
-        count = math.prod(port.shape)
-        return [f"{indent}names:   # {count} joints in the policy's order, e.g. [a, b]", *unit]
-    return [f"{indent}names: {_listed(port.names)}", *unit]
+def _positions(port: Port) -> list[str]:
+    """Names of an action, where all are of positions; others are left to whoever knows."""
+    runs = _runs(port.names)
+    names = runs[0][1] if len(runs) == 1 and runs[0][0] == "position" else ()
+    return _names(names, math.prod(port.shape), port.unit, "    ")
 
 
-def _listed(names: Sequence[str]) -> str:
-    """The robot's names: without the field, which policies like to put behind them."""
-    ends = tuple(f".{suffix}" for suffix in FIELD_SUFFIXES["position"])
-    bare = [name[: -len(end)] for name in names for end in ends if name.endswith(end)]
-    chosen = bare if len(bare) == len(names) else names
-    return f"[{', '.join(json.dumps(name) for name in chosen)}]"
+def _names(names: Sequence[str], count: int, unit: str, indent: str) -> list[str]:
+    units = [f"{indent}unit: {json.dumps(unit)}"] if unit else []
+    if not names:
+        return [f"{indent}names:   # {count} joints in the policy's order, e.g. [a, b]", *units]
+    return [f"{indent}names: [{', '.join(json.dumps(name) for name in names)}]", *units]
 
 
 def _word(name: str) -> str:
