@@ -48,6 +48,7 @@ class Ros:
         rmw: Middleware in use.
         interfaces_error: Why our messages and services cannot be imported; empty where they can.
         source_tree: This package is imported from a source tree.
+        interfaces_differing: Definitions that are installed otherwise than the source tree's.
         loop_ms: Time of one message from a publisher to a subscription; None where none arrived.
         loop_error: Why none arrived.
         domain: ``ROS_DOMAIN_ID``.
@@ -66,6 +67,7 @@ class Ros:
     rmw: str = "rmw_fastrtps_cpp"
     interfaces_error: str = ""
     source_tree: bool = False
+    interfaces_differing: tuple[str, ...] = ()
     loop_ms: float | None = 1.0
     loop_error: str = ""
     domain: str = ""

@@ -18,6 +18,7 @@ from typing import Any
 
 import flashrt_ros
 from flashrt_ros.doctor.facts import Facts, Machine, Package, Ros
+from flashrt_ros.doctor.interfaces import differing, installed_share
 from flashrt_ros.hardware.driver import read_driver
 from flashrt_ros.hardware.facts import Torch
 from flashrt_ros.hardware.memory import available_bytes
@@ -99,11 +100,15 @@ def read_ros(environment: Mapping[str, str]) -> Ros:
     found = found or {"rclpy": "", "error": error, "rmw": "", "interfaces_error": ""}
     if error and found["rclpy"] and found.get("loop_ms") is None:
         found["loop_error"] = found.get("loop_error") or error
+    tree = Path(flashrt_ros.__file__).parents[1]
+    source_tree = (tree / "package.xml").is_file()
+    share = installed_share(environment, sys.prefix) if source_tree else None
     return Ros(
         **{"loop_ms": None, "loop_error": "", **found},
         distro=environment.get("ROS_DISTRO") or wheels,
         source="sourced" if sourced else "wheels",
-        source_tree=(Path(flashrt_ros.__file__).parents[1] / "package.xml").is_file(),
+        source_tree=source_tree,
+        interfaces_differing=differing(tree, share) if share is not None else (),
         domain=environment.get("ROS_DOMAIN_ID", ""),
         discovery_range=environment.get("ROS_AUTOMATIC_DISCOVERY_RANGE", ""),
         localhost_only=environment.get("ROS_LOCALHOST_ONLY", ""),

@@ -59,6 +59,14 @@ def _import_cure(ros: Ros, machine: Machine) -> str:
 
 def _judge_interfaces(area: Area, ros: Ros) -> None:
     if not ros.interfaces_error:
+        if ros.interfaces_differing:
+            area.warn(
+                "interfaces",
+                "installed otherwise than the source tree has them: "
+                + ", ".join(ros.interfaces_differing),
+                "pip install . in the source tree, or colcon build and source install/setup.bash",
+            )
+            return
         area.ok("interfaces", "flashrt_ros.msg and flashrt_ros.srv can be imported")
         return
     cure = "pip install . in the source tree, or colcon build and source install/setup.bash"
