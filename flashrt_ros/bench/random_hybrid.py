@@ -67,24 +67,31 @@ SIZES: dict[str, ModelConfig] = {
 }
 """``large`` has 1.5 billion weights, 24 layers, one of four full attention."""
 DRAFTS = 2
+MIXING, THINKING, SEEN = 0.5, 0.1, 0.4
+"""How much attention and delta rule add to the residual stream, and feed-forward nets, against
+weights that keep its size; and how much the head takes from the hidden values before."""
+_LARGE = 1 << 27
 
 
 @torch.no_grad()
 def random_model(config: ModelConfig, device: str = "cpu", seed: int = 0) -> HybridModel:
-    """A random model, made on the device that it will run on.
+    """A random model.
 
     Args:
         config: With an MTP head.
         device: ``cpu``, ``cuda`` or ``cuda:N``.
-        seed: Of the weights; they are the same on one kind of device only.
+        seed: Of the weights. Large ones are drawn on the device, for the time that it saves, and
+            are the same on one kind of device only.
     """
     assert config.mtp
     where = open_device(device).torch_device
     model = HybridModel.empty(config).to(where).eval()
-    generator = torch.Generator(where).manual_seed(seed)
+    count = sum(parameter.numel() for parameter in model.parameters())
+    source = where if count > _LARGE else torch.device("cpu")
+    generator = torch.Generator(source).manual_seed(seed)
     width = config.hidden_size
     for name, parameter in model.named_parameters():
-        draw = torch.empty(parameter.shape, device=where).normal_(generator=generator)
+        draw = torch.empty(parameter.shape, device=source).normal_(generator=generator)
         if name.endswith("A_log"):
             value = draw - 3.0
         elif name.endswith("dt_bias"):
@@ -109,9 +116,6 @@ def random_model(config: ModelConfig, device: str = "cpu", seed: int = 0) -> Hyb
     model.mtp.fc.weight[:, :width].copy_(eye)
     model.mtp.fc.weight[:, width:].copy_(SEEN * eye)
     return model
-
-
-MIXING, THINKING, SEEN = 0.5, 0.1, 0.4
 
 
 def random_hybrid(size: str, device: str = "cpu", capacity: int = 1024) -> TokenPolicy:
