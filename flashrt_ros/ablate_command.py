@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from flashrt_ros.testing.ablation import Ablation, Finding
     from flashrt_ros.testing.drive import Episode
 
-EPISODES: dict[str, str] = {}
+EPISODES = {"hybrid_reach": "flashrt_ros.demo.rollout_hybrid:recorded"}
 """Registered policies to ``module:function`` of episodes that mean something to them."""
 SIZES = ("tiny", "small", "large")
 

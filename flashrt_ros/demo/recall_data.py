@@ -29,6 +29,9 @@ from flashrt_ros.demo.task import HOME_RAD, TARGET_COUNT, expert
 
 STEPS = 128
 """T, length of a life."""
+WINDOW, WINDOW_BEFORE, WINDOW_WAIT = 64, 54, 10
+"""Steps about the first question that short batches take, those before it, and the longest wait
+there: all places are shown within."""
 LONGEST_PRELUDE = PLACES * SHOWN_STEPS[1] + (PLACES - 1) * GAP_STEPS[1] + FIRST_WAIT_STEPS
 ASKS = 2
 TREMOR_RAD = 0.04
@@ -115,6 +118,7 @@ class Batch:
             all places have been shown.
         goal: ``(B, T)`` index of the goal.
         asked: ``(B, T)`` whether a question stands.
+        count: ``(B, T)`` places shown so far, the one that is being shown included.
     """
 
     seen: torch.Tensor
@@ -124,15 +128,26 @@ class Batch:
     forgets: torch.Tensor
     goal: torch.Tensor
     asked: torch.Tensor
+    count: torch.Tensor
+
+    def about(self, first_B: torch.Tensor, steps: int) -> Batch:
+        """The same lives, each from a step of its own on, for so many steps."""
+        index_BT = first_B[:, None] + torch.arange(steps, device=first_B.device)
+        life_B1 = torch.arange(len(first_B), device=first_B.device)[:, None]
+        names = self.__dataclass_fields__
+        return Batch(*(getattr(self, name)[life_B1, index_BT] for name in names))
 
 
-def tell(lives: Lives, pick_B: torch.Tensor, generator: torch.Generator) -> Batch:
+def tell(
+    lives: Lives, pick_B: torch.Tensor, generator: torch.Generator, longest_wait: int = STEPS
+) -> Batch:
     """Draws a script for each of the lives picked.
 
     Args:
         lives: All.
         pick_B: Indices, int64.
         generator: Source of all chance, on the device of the lives.
+        longest_wait: Most steps from the last place to the first question, but the least few.
     """
     device, count = pick_B.device, len(pick_B)
 
@@ -158,7 +173,7 @@ def tell(lives: Lives, pick_B: torch.Tensor, generator: torch.Generator) -> Batc
     gap_BP[:, 0] = 0
     prelude_B = shown_BP.sum(1) + gap_BP.sum(1)
     slack_B = asked_BQ[:, 0] - FIRST_WAIT_STEPS - prelude_B
-    begin_B = (share(count) * (slack_B + 1)).long()
+    begin_B = slack_B - (share(count) * (slack_B.clamp(max=longest_wait) + 1)).long()
     starts_BP = begin_B[:, None] + (shown_BP + gap_BP).cumsum(1) - shown_BP
     step_T = torch.arange(STEPS, device=device)
     visible_BTP = (step_T[:, None] >= starts_BP[:, None]) & (
@@ -184,4 +199,5 @@ def tell(lives: Lives, pick_B: torch.Tensor, generator: torch.Generator) -> Batc
         forgets_BT,
         goal_BT,
         asked_BT,
+        (step_T[:, None] >= starts_BP[:, None]).sum(-1),
     )

@@ -14,14 +14,25 @@ import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
 from safetensors.torch import load_file, save_file
+from torch import nn
 from torch.nn import functional
 
-from flashrt_ros.demo.recall import ACTION, GOAL_BOUNDS_M, HOME, OBSERVATIONS, goals
-from flashrt_ros.demo.recall_data import STEPS, Batch, Lives, simulate, tell
+from flashrt_ros.demo.recall import ACTION, GOAL_BOUNDS_M, HOME, OBSERVATIONS, PLACES, goals
+from flashrt_ros.demo.recall_data import (
+    STEPS,
+    WINDOW,
+    WINDOW_BEFORE,
+    WINDOW_WAIT,
+    Batch,
+    Lives,
+    simulate,
+    tell,
+)
 from flashrt_ros.demo.task import RING_CENTRE_M
 from flashrt_ros.policies.hybrid.config import FULL, LINEAR, ModelConfig
 from flashrt_ros.policies.hybrid.parallel import drafted_values, hidden_values
@@ -80,6 +91,9 @@ class Options:
         batch: Lives of a step.
         rate: Largest learning rate.
         minutes: There are no more updates than fit into so many; 0: any time will do.
+        long_share: Share of the updates that see whole lives; the others see the steps about the
+            first question, in which all that must be remembered happens.
+        start: Directory of weights to go on from; None: random ones.
     """
 
     seed: int = 0
@@ -88,6 +102,8 @@ class Options:
     batch: int = 64
     rate: float = 3e-3
     minutes: float = 0.0
+    long_share: float = 0.25
+    start: Path | None = None
 
 
 def build(lives: Lives) -> RobotNetwork:
@@ -131,7 +147,6 @@ def embed(network: RobotNetwork, batch: Batch, generator: torch.Generator | None
     said_BTE = right_BTE
     if generator is not None:
         said_BTE = _spoil(network, right_BTE, batch.asked, generator)
-    count = len(right_BTE)
     start_B1E = torch.full_like(said_BTE[:, :1], CONFIG.start_token)
     last_BT1 = torch.cat((start_B1E, said_BTE[:, :-1]), 1)[..., -1:]
     language = network.language
@@ -147,7 +162,7 @@ def embed(network: RobotNetwork, batch: Batch, generator: torch.Generator | None
         ),
         2,
     )
-    return parts_BTWD.view(count, STEPS * EACH, -1).transpose(0, 1), right_BTE.transpose(0, 1)
+    return parts_BTWD.flatten(1, 2).transpose(0, 1), right_BTE.transpose(0, 1)
 
 
 def _spoil(
@@ -180,19 +195,23 @@ def _spoil(
 
 
 def run(
-    network: RobotNetwork, batch: Batch, generator: torch.Generator | None
+    network: RobotNetwork,
+    batch: Batch,
+    generator: torch.Generator | None,
+    between: list[torch.Tensor] | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Returns embeddings and hidden values ``(W, B, D)``, and the right tokens ``(T, B, E)``."""
     embedded_WBD, right_TBE = embed(network, batch, generator)
     wiped_BTW = torch.zeros(*batch.forgets.shape, EACH, dtype=torch.bool, device=right_TBE.device)
     wiped_BTW[..., 0] = batch.forgets
     wiped_WB = wiped_BTW.flatten(1).t()
-    return embedded_WBD, hidden_values(network.language, embedded_WBD, CHUNK, wiped_WB), right_TBE
+    hidden_WBD = hidden_values(network.language, embedded_WBD, CHUNK, wiped_WB, between)
+    return embedded_WBD, hidden_WBD, right_TBE
 
 
 def action_logits(network: RobotNetwork, hidden_WBD: torch.Tensor) -> torch.Tensor:
     """Logits ``(T, B, E, bins)`` behind the tokens that an action's tokens follow."""
-    each = hidden_WBD.unflatten(0, (STEPS, EACH))[:, SEEN:].transpose(1, 2)
+    each = hidden_WBD.unflatten(0, (-1, EACH))[:, SEEN:].transpose(1, 2)
     return network.language.logits(each, CONFIG.first_bin, CONFIG.n_bins)
 
 
@@ -200,14 +219,26 @@ def train(lives: Lives, options: Options, device: torch.device) -> RobotNetwork:
     """Trains a network; prints what it does."""
     torch.manual_seed(options.seed)
     generator = torch.Generator(device).manual_seed(options.seed)
-    network = build(lives).to(device)
+    network = build(lives)
+    if options.start is not None:
+        network.load_state_dict(HybridPolicy.load(options.start).module().state_dict())
+    network, counter = network.to(device), nn.Linear(CONFIG.model.hidden_size, PLACES + 1)
     lives = lives.to(device)
     head = [p for n, p in network.named_parameters() if ".mtp." in n]
     trunk = [p for n, p in network.named_parameters() if ".mtp." not in n]
     size = sum(p.numel() for p in network.parameters())
     print(f"seed {options.seed}, {len(lives.seen)} lives, {size} weights, {device}", flush=True)
     limit_s = 60.0 * options.minutes
-    _descend(network, lives, options, generator, trunk, options.updates, 0.85 * limit_s, imitate)
+    _descend(
+        network,
+        lives,
+        options,
+        generator,
+        [*trunk, *counter.to(device).parameters()],
+        options.updates,
+        0.85 * limit_s,
+        partial(imitate, counter),
+    )
     _descend(network, lives, options, generator, head, options.distil, 0.15 * limit_s, foresee)
     return network.cpu().eval()
 
@@ -216,7 +247,7 @@ def _descend(  # type: ignore[no-untyped-def]
     network, lives, options, generator, parameters, updates, limit_s, losses_of
 ) -> None:
     optimiser = torch.optim.AdamW(parameters, lr=options.rate, weight_decay=1e-4)
-    device, started = lives.seen.device, time.monotonic()
+    started = time.monotonic()
     for update in range(updates):
         passed_s = time.monotonic() - started
         done = max(update / updates, passed_s / limit_s if limit_s else 0.0)
@@ -224,28 +255,54 @@ def _descend(  # type: ignore[no-untyped-def]
             break
         for group in optimiser.param_groups:
             group["lr"] = options.rate * min(done / WARM, 0.5 + 0.5 * math.cos(math.pi * done))
-        pick_B = torch.randint(
-            0, len(lives.seen), (options.batch,), generator=generator, device=device
-        )
-        loss, figures = losses_of(network, tell(lives, pick_B, generator), generator)
+        batch = draw(lives, options, generator)
+        loss, figures = losses_of(network, batch, generator)
         optimiser.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(parameters, 1.0)
         optimiser.step()
         if update % 50 == 49:
-            words = ", ".join(f"{name} {float(value):.3f}" for name, value in figures.items())
+            words = ", ".join(f"{what} {float(value):.3f}" for what, value in figures.items())
+            name = getattr(losses_of, "func", losses_of).__name__
             print(
-                f"{losses_of.__name__} {update + 1:5d} of {updates}, {done:4.0%}: {words}, "
+                f"{name} {update + 1:5d} of {updates}, {done:4.0%}: {words}, "
                 f"{time.monotonic() - started:4.0f} s",
                 flush=True,
             )
 
 
+def draw(lives: Lives, options: Options, generator: torch.Generator) -> Batch:
+    """A batch of whole lives, or a larger one of the steps about their first question."""
+    device = lives.seen.device
+    long = torch.rand((), generator=generator, device=device) < options.long_share
+    count = max(1, options.batch // 2) if long else options.batch
+    pick_B = torch.randint(0, len(lives.seen), (count,), generator=generator, device=device)
+    if long:
+        return tell(lives, pick_B, generator)
+    first_B = (lives.asked[pick_B, 0] - WINDOW_BEFORE).clamp(0, STEPS - WINDOW)
+    return tell(lives, pick_B, generator, WINDOW_WAIT).about(first_B, WINDOW)
+
+
 def imitate(
-    network: RobotNetwork, batch: Batch, generator: torch.Generator
+    counter: nn.Linear, network: RobotNetwork, batch: Batch, generator: torch.Generator
 ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-    """Cross entropy of the expert's tokens, and figures for people."""
-    _, hidden_WBD, right_TBE = run(network, batch, generator)
+    """Cross entropy of the expert's tokens, and figures for people.
+
+    Args:
+        counter: Reads, before the first layer that attends, how many places have been shown; only
+            to train, it is not kept. Without this second loss the count takes many times longer
+            to form.
+        network: Learns.
+        batch: See there.
+        generator: Of mistakes.
+    """
+    between: list[torch.Tensor] = []
+    _, hidden_WBD, right_TBE = run(network, batch, generator, between)
+    before = between[CONFIG.model.layer_types.index(FULL) - 1].unflatten(0, (-1, EACH))
+    # Behind place and question, which are what a question must find, and where it looks.
+    counted = counter(before[:, SEEN - 1 : SEEN + 1]).flatten(0, -2)
+    shown = batch.count.t().unsqueeze(1).expand(-1, 2, -1)
+    count_loss = functional.cross_entropy(counted, shown.flatten())
     logits = action_logits(network, hidden_WBD)
     bins_TBE = right_TBE - CONFIG.first_bin
     each_TBE = functional.cross_entropy(
@@ -255,13 +312,14 @@ def imitate(
     first_TB = asked_TB & ~asked_TB.roll(1, 0)
     weight_TB = 1.0 + (STANDING_WEIGHT - 1.0) * asked_TB + (FIRST_WEIGHT - 1.0) * first_TB
     weight_TB1 = weight_TB.unsqueeze(-1)
-    loss = (each_TBE * weight_TB1).sum() / weight_TB.sum() / SIZE
+    loss = (each_TBE * weight_TB1).sum() / weight_TB.sum() / SIZE + count_loss
     with torch.no_grad():
         right = (logits.argmax(-1) == bins_TBE)[..., :2].all(-1)
         later_TB = (batch.goal.t() != HOME) & ~asked_TB
         off_TBE = (logits.argmax(-1) - bins_TBE)[..., 2:].abs().float()
         figures = {
             "loss": loss.detach(),
+            "miscounted": (counted.argmax(-1) != shown.flatten()).float().mean(),
             "goal at once": right[first_TB].float().mean(),
             "while asked": right[asked_TB].float().mean(),
             "later": right[later_TB].float().mean(),
@@ -319,13 +377,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     for name in ("seed", "updates", "distil", "batch"):
         parser.add_argument(f"--{name}", type=int, default=getattr(default, name))
     parser.add_argument("--rate", type=float, default=default.rate)
+    parser.add_argument("--start", type=Path, help="directory of weights to go on from")
+    parser.add_argument("--long-share", type=float, default=default.long_share)
     parser.add_argument("--minutes", type=float, default=0.0, help="cut the updates short")
     given = parser.parse_args(argv)
     torch.set_num_threads(given.threads)
     lives = find_lives(given.data, given.seed, given.lives)
-    options = Options(
-        given.seed, given.updates, given.distil, given.batch, given.rate, given.minutes
-    )
+    names = Options.__dataclass_fields__
+    options = Options(**{name: getattr(given, name) for name in names})
     network = train(lives, options, torch.device(given.device))
     HybridPolicy(CONFIG, network).save(given.out)
     print(f"written to {given.out}; measure it with python -m flashrt_ros.demo.rollout_hybrid")

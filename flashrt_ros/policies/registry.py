@@ -41,6 +41,7 @@ BUILT_IN: dict[str, str] = {
     "hold": "flashrt_ros.policies.hold:make",
     "hybrid": "flashrt_ros.policies.hybrid.policy:make",
     "cue_reach": "flashrt_ros.demo.policy:make",
+    "hybrid_reach": "flashrt_ros.demo.hybrid_policy:make",
 }
 """Our own policies. A table, because a colcon install carries no entry points of ours."""
 

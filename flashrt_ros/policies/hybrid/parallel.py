@@ -27,6 +27,7 @@ def hidden_values(
     embedded_TBD: torch.Tensor,
     chunk: int = 64,
     wiped_TB: torch.Tensor | None = None,
+    between: list[torch.Tensor] | None = None,
 ) -> torch.Tensor:
     """Hidden values behind the last norm.
 
@@ -37,6 +38,7 @@ def hidden_values(
         chunk: Tokens of a chunk of the delta rule.
         wiped_TB: True where the recurrent state is lost just before the token. So a model learns
             to keep in its rows what must outlast that. None: nowhere.
+        between: The residual stream behind each layer is appended, for further losses.
 
     Returns:
         ``(T, B, D)``.
@@ -54,6 +56,8 @@ def hidden_values(
             found_TBQS = _attend(query_TBQS, key_TBGS, value_TBGS, None)
             mixed_TBD = _gated(layer.self_attn, normed_TBD, found_TBQS)
         x_TBD = layer.finish(x_TBD + mixed_TBD, step)
+        if between is not None:
+            between.append(x_TBD)
     return model.model.norm.normed(x_TBD, step.ops)
 
 

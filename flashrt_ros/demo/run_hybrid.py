@@ -1,0 +1,154 @@
+"""The hybrid policy drives the arm through its node: ``python -m flashrt_ros.demo.run_hybrid``.
+
+Arm and policy are processes of their own, as in the demonstration. In each episode three places
+are shown, then one is asked for by number, and the tip must reach it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from flashrt_ros.demo.recall import RATE_HZ, Recall, draw_recalls, goals
+from flashrt_ros.demo.share import shared
+from flashrt_ros.demo.trial import TIME_LIMIT_S, Judge, wilson
+from flashrt_ros.errors import DeadlineError
+from flashrt_ros.process import Process, free_domain, node_command, set_environment
+
+START_S = 60.0
+CONTRACT = "config/demo_recall.contract.yaml"
+TICK_S = 0.02
+
+
+def commands(policy: str) -> dict[str, list[str]]:
+    """Command lines of the two nodes, by name."""
+    return {
+        "arm": node_command("flashrt_ros.demo.arm_node", {"seed": 0}),
+        "policy": node_command(
+            "flashrt_ros.ros.policy_node",
+            {
+                "policy": policy,
+                "contract": shared(CONTRACT),
+                "autostart": True,
+                "torch_threads": 1,
+            },
+        ),
+    }
+
+
+class Questioner:
+    """Shows places and asks; everything else is the experiment's client."""
+
+    def __init__(self, client: Any) -> None:
+        """Args: client: a ``demo.client.Client``."""
+        from std_msgs.msg import Float64
+
+        self._client, self._type = client, Float64
+        self._question = client.create_publisher(Float64, "question", 10)
+
+    def episode(self, recall: Recall) -> bool:
+        """Plays one; whether the place asked for was reached.
+
+        Raises:
+            DeadlineError: The policy could not begin a new episode.
+        """
+        self._begin(recall.seed)
+        for place, shown, gap in zip(
+            recall.places, recall.shown_steps, recall.gap_steps, strict=True
+        ):
+            self._client.show_cue(goals()[place], shown / RATE_HZ)
+            time.sleep((shown + gap) / RATE_HZ)
+        self._client.watch(Judge(goals()[recall.goal]))
+        started_s = time.monotonic()
+        while (passed_s := time.monotonic() - started_s) < TIME_LIMIT_S + 0.5:
+            if passed_s < recall.asked_steps / RATE_HZ:
+                self._question.publish(self._type(data=float(recall.number)))
+            if self._client.content():
+                return True
+            time.sleep(TICK_S)
+        return False
+
+    def _begin(self, seed: int) -> None:
+        from py_trees.common import Status
+
+        from flashrt_ros.demo.tree import Builder
+
+        fresh = Builder(self._client).fresh(seed)
+        while fresh.status in (Status.INVALID, Status.RUNNING):
+            fresh.tick_once()
+            time.sleep(TICK_S)
+        if fresh.status is not Status.SUCCESS:
+            words = [node.feedback_message for node in fresh.iterate() if node.feedback_message]
+            raise DeadlineError(f"a new episode did not begin: {'; '.join(words)}")
+
+
+def play(episodes: int, seed: int, policy: str, log_directory: Path) -> int:
+    """Starts both nodes in a ROS domain of their own and counts successes.
+
+    Raises:
+        DeadlineError: They did not become ready.
+    """
+    set_environment(free_domain(), log_directory)
+    import rclpy
+    from rclpy.signals import SignalHandlerOptions
+
+    from flashrt_ros.demo.client import Client, Spinner
+
+    with ExitStack() as stack:
+        processes = [
+            stack.enter_context(Process(name, command, log_directory))
+            for name, command in commands(policy).items()
+        ]
+        rclpy.init(args=[], signal_handler_options=SignalHandlerOptions.NO)
+        stack.callback(rclpy.try_shutdown)
+        client = Client()
+        stack.callback(client.destroy_node)
+        spinner = stack.enter_context(Spinner(client))
+
+        def alive() -> None:
+            spinner.check()
+            for process in processes:
+                process.check()
+
+        client.wait_until_ready(START_S, alive)
+        questioner, reached = Questioner(client), 0
+        for number, recall in enumerate(draw_recalls(seed, episodes), 1):
+            good = questioner.episode(recall)
+            alive()
+            reached += good
+            print(
+                f"episode {number}: shown {recall.places}, asked for number {recall.number}: "
+                f"{'reached' if good else 'not reached'}",
+                flush=True,
+            )
+        return reached
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Command line of the module.
+
+    Args:
+        argv: Arguments; None for those of the process.
+
+    Returns:
+        Exit status: 0 if most episodes were a success.
+    """
+    parser = argparse.ArgumentParser(description="The hybrid policy through its node.")
+    parser.add_argument("--episodes", type=int, default=10)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--policy", default="hybrid_reach", help="directory of other weights")
+    options = parser.parse_args(argv)
+    directory = Path(tempfile.mkdtemp(prefix="flashrt_ros_recall_"))
+    reached = play(options.episodes, options.seed, options.policy, directory)
+    low, high = wilson(reached, options.episodes)
+    print(f"reached {reached} of {options.episodes}  (95 %: {low:.1%} to {high:.1%})")
+    return 0 if 2 * reached > options.episodes else 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
