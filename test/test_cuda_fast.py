@@ -17,7 +17,6 @@ from fast_policies import NAMES, write_named
 
 from flashrt_ros.errors import ExecMismatchError
 from flashrt_ros.policies.fast import deviation, norm
-from flashrt_ros.policies.fast.norm_kernel import norm_mish
 from flashrt_ros.policies.registry import load_policy
 from flashrt_ros.runtime.session import PolicySession
 from flashrt_ros.testing import check_policy
@@ -87,6 +86,7 @@ def test_capsules_belong_to_their_arithmetic(name: str, tmp_path: Path) -> None:
 def test_the_kernel_does_what_torch_does(
     dtype: torch.dtype, shape: tuple[int, int, int], taps: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    norm_mish = pytest.importorskip("flashrt_ros.policies.fast.norm_kernel").norm_mish
     rows, channels, groups = shape
     generator = torch.Generator("cuda").manual_seed(0)
 
