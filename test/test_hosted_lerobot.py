@@ -45,6 +45,11 @@ def observation(seed: int = 0) -> dict[str, torch.Tensor]:
     return {STATE: state, FRONT: torch.rand(3, 12, 16, generator=generator)}
 
 
+def test_only_exact(tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedError, match="numerics: expected 'exact', found 'fast'"):
+        load_policy(write_language(tmp_path, "pi0"), numerics="fast")
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_conforms(tmp_path: Path, kind: str) -> None:
     policy = load_policy(write_language(tmp_path, kind))

@@ -17,6 +17,7 @@ from typing import Any
 
 from flashrt_ros.errors import CheckpointError, FlashRTError, UnsupportedError
 from flashrt_ros.policies.checkpoint import CONFIG
+from flashrt_ros.policies.fast.mode import Numerics
 from flashrt_ros.policies.hosted import prompt
 from flashrt_ros.policies.hosted.description import HostedAction, HostedInput, HostedNoise
 from flashrt_ros.policies.hosted.instruction import LocalTokenizer, Tokenizer
@@ -34,13 +35,20 @@ _TOKENIZER_PLACES = (".", "tokenizer", BACKBONE)
 _EMPTY = "empty_camera_"
 
 
-def make(checkpoint: LeRobotCheckpoint) -> HostedPolicy:
+def make(checkpoint: LeRobotCheckpoint, numerics: Numerics = Numerics.EXACT) -> HostedPolicy:
     """Makes the policy.
 
     Raises:
-        UnsupportedError: LeRobot, or something that it needs, is not installed.
+        UnsupportedError: LeRobot, or something that it needs, is not installed, or it is to be
+            fast.
         CheckpointError: Something needed is missing, ill-shaped or contradictory; names it.
     """
+    if numerics is not Numerics.EXACT:
+        raise UnsupportedError(
+            f"{checkpoint.directory}: numerics: expected 'exact', found {numerics.value!r}: the"
+            f" network of {checkpoint.type!r} is LeRobot's own, and calculates as its"
+            " configuration says"
+        )
     settings = checkpoint.settings
     if settings.integer("n_obs_steps", 1) != 1:
         raise settings.fault("n_obs_steps", "1", settings.values["n_obs_steps"])

@@ -19,7 +19,7 @@ FAMILIES: dict[str, str] = {
     "pi05": "flashrt_ros.policies.hosted.lerobot",
     "smolvla": "flashrt_ros.policies.hosted.lerobot",
 }
-"""LeRobot's ``type`` to the module whose ``make(checkpoint)`` makes the policy."""
+"""LeRobot's ``type`` to the module whose ``make(checkpoint, numerics)`` makes the policy."""
 
 
 def is_lerobot(config: dict[str, object]) -> bool:
