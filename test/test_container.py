@@ -43,12 +43,12 @@ def test_what_the_recipe_copies_is_there() -> None:
 
 def test_an_unknown_step_is_refused_before_any_is_done(tmp_path: Path) -> None:
     result = subprocess.run(
-        ["bash", str(SCRIPT), "build", "biuld"],
+        ["bash", str(SCRIPT), "build", "bake"],
         capture_output=True,
         text=True,
         env={"PREFIX": str(tmp_path / "prefix"), "PATH": "/usr/bin:/bin"},
         check=False,
     )
     assert result.returncode == 2
-    assert "expected steps of system, ros, python, build, check; found biuld" in result.stderr
+    assert "expected steps of system, ros, python, build, check; found bake" in result.stderr
     assert not (tmp_path / "prefix").exists()
