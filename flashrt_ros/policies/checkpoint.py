@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +77,17 @@ def read_weights(module: nn.Module, directory: Path) -> dict[str, torch.Tensor]:
                 f"{path}: {key!r}: expected finite values, found NaN or infinity"
             )
     return found
+
+
+def read_weights_of(make: Callable[[], nn.Module], directory: Path) -> dict[str, torch.Tensor]:
+    """As ``read_weights``, for the network that ``make`` makes.
+
+    It is made without memory, since a configuration that is not the weights' may ask for any
+    amount.
+    """
+    with torch.device("meta"):
+        outline = make()
+    return read_weights(outline, directory)
 
 
 def read_tensors(path: Path) -> dict[str, torch.Tensor]:

@@ -18,7 +18,12 @@ from typing import ClassVar
 import torch
 
 from flashrt_ros.errors import CheckpointError
-from flashrt_ros.policies.checkpoint import CONFIG, read_config, read_weights, save_directory
+from flashrt_ros.policies.checkpoint import (
+    CONFIG,
+    read_config,
+    read_weights_of,
+    save_directory,
+)
 from flashrt_ros.policies.recurrent_config import FAMILY, RecurrentConfig, VectorConfig
 from flashrt_ros.policies.recurrent_network import Mixture, RecurrentNetwork
 from flashrt_ros.runtime import noise
@@ -61,10 +66,7 @@ class RecurrentPolicy(Policy):
         """
         directory = Path(directory)
         config = RecurrentConfig.from_dict(read_config(directory), str(directory / CONFIG))
-        with torch.device("meta"):
-            # Without memory: a configuration that is not the weights' may ask for any amount.
-            outline = RecurrentNetwork(config)
-        weights = read_weights(outline, directory)
+        weights = read_weights_of(lambda: RecurrentNetwork(config), directory)
         policy = cls(config)
         policy._network.load_state_dict(weights)
         policy._network.require_statistics(str(directory))

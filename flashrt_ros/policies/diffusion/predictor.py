@@ -5,7 +5,7 @@ Tensor suffixes: O observations, N draws, B batch, H horizon, A action.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -14,7 +14,6 @@ from torch import nn
 from torch.nn import functional
 
 from flashrt_ros.errors import SpecError, UnsupportedError
-from flashrt_ros.policies.chunked import ChunkPredictor
 from flashrt_ros.policies.diffusion.config import DiffusionConfig
 from flashrt_ros.policies.diffusion.encoder import crop_centre
 from flashrt_ros.policies.diffusion.history import History
@@ -22,6 +21,7 @@ from flashrt_ros.policies.diffusion.network import DiffusionNetwork
 from flashrt_ros.policies.fast import deviation
 from flashrt_ros.policies.fast.denoiser import FastDiffusion
 from flashrt_ros.policies.fast.mode import words
+from flashrt_ros.policies.fast.predictor import FastPredictor
 from flashrt_ros.policies.guidance import GuidanceConfig, Prefix
 from flashrt_ros.policies.lerobot.normalisation import CheckpointNormaliser
 from flashrt_ros.policies.real_time import RealTimeChunking
@@ -53,7 +53,7 @@ class Senses:
         return (self.state, *self.images, *last)
 
 
-class DiffusionPredictor(ChunkPredictor):
+class DiffusionPredictor(FastPredictor):
     """Denoises a chunk from the last observations and noise; plans beside.
 
     State: ``history.*`` (see ``History``) and ``noise.*``. The scratch buffer ``diffusion.noise``
@@ -71,7 +71,6 @@ class DiffusionPredictor(ChunkPredictor):
 
     Attributes:
         n_action_steps: Rows that are meant to be taken before the next plan.
-        exact: The predictor that a fast one is held against; None for an exact one.
 
     Raises:
         UnsupportedError: It is to be fast, but with guidance, or the range of the action is not
@@ -100,7 +99,6 @@ class DiffusionPredictor(ChunkPredictor):
         self._config, self._network, self._normaliser = config, network, normaliser
         self._senses, self._action = senses, action
         self._module = nn.ModuleDict({"diffusion": network, "normaliser": normaliser}).eval()
-        self.exact: DiffusionPredictor | None = None
         self._fast = fast
         if fast is not None:
             if guidance is not None:
@@ -219,22 +217,6 @@ class DiffusionPredictor(ChunkPredictor):
     def restore(self, actions: torch.Tensor) -> torch.Tensor:
         """Actions in the units of the port."""
         return self._normaliser.restore(actions)
-
-    def probe(self, device: torch.device) -> None:
-        """Refuses to be fast where that is not, or strays too far."""
-        if self.exact is not None:
-            self.remarks = deviation.probe(self, self.exact, self._normaliser, device)
-
-    def compare(
-        self,
-        count: int,
-        device: torch.device,
-        observations: Iterator[Mapping[str, torch.Tensor]] | None = None,
-    ) -> deviation.Deviation | None:
-        """See ``ChunkPredictor.compare``."""
-        if self.exact is None:
-            return None
-        return deviation.compare(self, self.exact, self._normaliser, count, device, observations)
 
     def draw_(self, noise_NBHA: torch.Tensor, state: Buffers) -> None:
         """Draws all noise of a plan; overridden where it is given.

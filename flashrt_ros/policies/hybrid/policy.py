@@ -17,7 +17,12 @@ import torch
 from torch.nn import functional
 
 from flashrt_ros.errors import CheckpointError
-from flashrt_ros.policies.checkpoint import CONFIG, read_config, read_weights, save_directory
+from flashrt_ros.policies.checkpoint import (
+    CONFIG,
+    read_config,
+    read_weights_of,
+    save_directory,
+)
 from flashrt_ros.policies.hybrid.decode import LAST, Decoder
 from flashrt_ros.policies.hybrid.robot_config import FAMILY, RobotConfig
 from flashrt_ros.policies.hybrid.robot_head import RobotNetwork
@@ -65,10 +70,7 @@ class HybridPolicy(Policy):
         """
         directory = Path(directory)
         config = RobotConfig.from_dict(read_config(directory), str(directory / CONFIG))
-        with torch.device("meta"):
-            # Without memory: a configuration that is not the weights' may ask for any amount.
-            outline = RobotNetwork(config)
-        weights = read_weights(outline, directory)
+        weights = read_weights_of(lambda: RobotNetwork(config), directory)
         policy = cls(config)
         policy._network.load_state_dict(weights)
         policy._network.require_statistics(str(directory))

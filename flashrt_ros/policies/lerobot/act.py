@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import ClassVar
 
 import torch
@@ -10,10 +10,11 @@ from torch import nn
 
 from flashrt_ros.errors import CheckpointError, InvalidArgumentError
 from flashrt_ros.policies.checkpoint import CONFIG, WEIGHTS
-from flashrt_ros.policies.chunked import ACTION, ChunkedPolicy, ChunkPredictor
+from flashrt_ros.policies.chunked import ACTION, ChunkedPolicy
 from flashrt_ros.policies.fast import deviation
 from flashrt_ros.policies.fast.act import FastACT
 from flashrt_ros.policies.fast.mode import DTYPE, Numerics, words
+from flashrt_ros.policies.fast.predictor import FastPredictor
 from flashrt_ros.policies.lerobot.act_config import ACTConfig, read_act_config
 from flashrt_ros.policies.lerobot.act_network import ACTNetwork
 from flashrt_ros.policies.lerobot.checkpoint import LeRobotCheckpoint
@@ -29,7 +30,7 @@ PREFIX = "model."
 ONLY_FOR_TRAINING = ("model.vae_encoder*", "*.num_batches_tracked")
 
 
-class ACTPredictor(ChunkPredictor):
+class ACTPredictor(FastPredictor):
     """Predicts a chunk from the present observation alone; it keeps no state.
 
     Args:
@@ -37,9 +38,6 @@ class ACTPredictor(ChunkPredictor):
         network: With its weights.
         normaliser: Of the same checkpoint.
         fast: The network in another arithmetic, which then predicts; None: the network does.
-
-    Attributes:
-        exact: The predictor that a fast one is held against; None for an exact one.
 
     Raises:
         UnsupportedError: It is to be fast, but the range of the action is not known.
@@ -55,7 +53,6 @@ class ACTPredictor(ChunkPredictor):
         fast: FastACT | None = None,
     ) -> None:
         self.chunk_size = config.chunk_size
-        self.exact: ACTPredictor | None = None
         self._fast = fast
         self._config = config
         self._network = network
@@ -109,22 +106,6 @@ class ACTPredictor(ChunkPredictor):
         ]
         network = self._network if self._fast is None else self._fast
         chunk_HA.copy_(network(seen(config.state), seen(config.environment), images))
-
-    def probe(self, device: torch.device) -> None:
-        """Refuses to be fast where that is not, or strays too far."""
-        if self.exact is not None:
-            self.remarks = deviation.probe(self, self.exact, self._normaliser, device)
-
-    def compare(
-        self,
-        count: int,
-        device: torch.device,
-        observations: Iterator[Mapping[str, torch.Tensor]] | None = None,
-    ) -> deviation.Deviation | None:
-        """See ``ChunkPredictor.compare``."""
-        if self.exact is None:
-            return None
-        return deviation.compare(self, self.exact, self._normaliser, count, device, observations)
 
     def restore(self, actions: torch.Tensor) -> torch.Tensor:
         """Actions in the units of the port."""
