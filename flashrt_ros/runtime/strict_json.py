@@ -35,7 +35,7 @@ def parse(where: str, text: str) -> Any:
     try:
         return json.loads(
             text,
-            object_pairs_hook=_unique,
+            object_pairs_hook=unique,
             parse_int=_integer,
             parse_float=_no_number,
             parse_constant=_no_number,
@@ -83,7 +83,12 @@ def record(where: str, value: object, keys: tuple[str, ...]) -> dict[str, Any]:
     return value
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """For ``object_pairs_hook``: returns the object.
+
+    Raises:
+        ValueError: It has a key twice.
+    """
     value: dict[str, Any] = {}
     for key, item in pairs:
         if key in value:

@@ -105,6 +105,22 @@ class SpatialSoftmax(nn.Module):
         return (functional.softmax(flat, dim=-1) @ grid_N2).view(-1, self.keypoints, 2)
 
 
+def resized(image_BCHW: torch.Tensor, config: VisionConfig) -> torch.Tensor:
+    """Returns images of ``kept_size`` as the backbone sees them: resized, then cropped."""
+    if config.resize_shape is None:
+        return image_BCHW
+    image_BCHW = functional.interpolate(
+        image_BCHW,
+        size=config.resize_shape,
+        mode="bilinear",
+        align_corners=False,
+        antialias=True,
+    )
+    if config.crop_shape is None:
+        return image_BCHW
+    return crop_centre(image_BCHW, config.crop_shape)
+
+
 class RgbEncoder(nn.Module):
     """Images to features.
 
@@ -127,15 +143,6 @@ class RgbEncoder(nn.Module):
 
     def forward(self, image_BCHW: torch.Tensor) -> torch.Tensor:
         """Returns ``(B, F)`` of normalised images of ``kept_size``."""
-        if self.config.resize_shape is not None:
-            image_BCHW = functional.interpolate(
-                image_BCHW,
-                size=self.config.resize_shape,
-                mode="bilinear",
-                align_corners=False,
-                antialias=True,
-            )
-            if self.config.crop_shape is not None:
-                image_BCHW = crop_centre(image_BCHW, self.config.crop_shape)
+        image_BCHW = resized(image_BCHW, self.config)
         points = torch.flatten(self.pool(self.backbone(image_BCHW)), start_dim=1)
         return functional.relu(self.out(points))

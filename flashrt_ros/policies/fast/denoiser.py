@@ -18,7 +18,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from flashrt_ros.policies.diffusion.encoder import RgbEncoder, crop_centre
+from flashrt_ros.policies.diffusion.encoder import RgbEncoder, resized
 from flashrt_ros.policies.diffusion.network import DiffusionNetwork
 from flashrt_ros.policies.diffusion.unet import ConvBlock, ResidualBlock, Unet
 from flashrt_ros.policies.fast.norm import norm_mish, windows
@@ -235,16 +235,7 @@ class FastEncoder(nn.Module):
 
     def forward(self, image_BCHW: torch.Tensor) -> torch.Tensor:
         """As ``RgbEncoder.forward``."""
-        if self.config.resize_shape is not None:
-            image_BCHW = functional.interpolate(
-                image_BCHW,
-                size=self.config.resize_shape,
-                mode="bilinear",
-                align_corners=False,
-                antialias=True,
-            )
-            if self.config.crop_shape is not None:
-                image_BCHW = crop_centre(image_BCHW, self.config.crop_shape)
+        image_BCHW = resized(image_BCHW, self.config)
         points = torch.flatten(self.pool(self.backbone(image_BCHW).float()), start_dim=1)
         return functional.relu(self.out(points))
 

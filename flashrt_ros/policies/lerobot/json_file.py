@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from flashrt_ros.errors import CheckpointError
-from flashrt_ros.runtime.strict_json import shown
+from flashrt_ros.runtime.strict_json import shown, unique
 
 
 def read_object(path: Path) -> dict[str, Any]:
@@ -17,7 +17,7 @@ def read_object(path: Path) -> dict[str, Any]:
         CheckpointError: The file cannot be read, is no JSON object or has a key twice.
     """
     try:
-        value = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=_unique)
+        value = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=unique)
     except OSError as error:
         raise CheckpointError(f"{path}: cannot be read ({error.strerror})") from None
     except RecursionError:
@@ -26,13 +26,4 @@ def read_object(path: Path) -> dict[str, Any]:
         raise CheckpointError(f"{path}: expected JSON, found a fault: {error}") from None
     if not isinstance(value, dict):
         raise CheckpointError(f"{path}: expected a JSON object, found {shown(value)}")
-    return value
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    value: dict[str, Any] = {}
-    for key, item in pairs:
-        if key in value:
-            raise ValueError(f"the key {shown(key)} twice")
-        value[key] = item
     return value
