@@ -25,13 +25,15 @@ LINE_LIMIT = 450
 ALLOWED: dict[str, set[str]] = {
     "errors": set(),
     "process": {"errors"},
+    "page": {"errors"},
     "hardware": set(),
     "runtime": {"errors", "hardware"},
     "policies": {"errors", "runtime"},
     "contract": {"errors", "runtime", "policies"},
     "testing": {"errors", "runtime", "policies"},
-    "bench": {"errors", "process", "runtime", "policies", "contract", "testing"},
+    "bench": {"errors", "process", "page", "runtime", "policies", "contract", "testing"},
     "bag": {"errors", "runtime", "policies", "contract"},
+    "evaluate": {"errors", "page", "runtime", "policies", "contract", "bag"},
     "ros": {"errors", "hardware", "runtime", "policies", "contract", "bag", "msg", "srv"},
     "trees": {"errors", "runtime", "policies", "contract", "ros", "bag", "msg", "srv"},
     "demo": {
