@@ -68,7 +68,7 @@ def test_the_controllers_are_those_of_the_contracts() -> None:
         for name in managed
         if "_" in name and name != "controller_manager"
     }
-    for name in ("trajectory", "forward"):
+    for name in ("trajectory", "chunk", "forward"):
         fields = yaml.safe_load((FOLDER / f"{name}.contract.yaml").read_text())
         for action in fields["actions"]:
             controller, _, interface = action["topic"].partition("/")
@@ -94,6 +94,26 @@ def test_a_trajectory_controller_takes_every_message(stage: Stage) -> None:
     assert list(found[-1].points[0].velocities) == [0.0, 0.0], "the stop comes to rest"
     moved = [list(message.points[0].positions) for message in found]
     assert np.abs(np.diff(moved, axis=0)).max() <= 0.1 + 1e-9
+
+
+def test_a_trajectory_controller_takes_whole_chunks_and_a_stop_cuts_them(stage: Stage) -> None:
+    found = stage.peer.record(JointTrajectory, f"/{TRAJECTORY}/joint_trajectory")
+    stage.run("puppet:Planner", contract=shipped("chunk"))
+    stage.wait_steps(20)
+    stage.do("stop")
+    stage.wait_status(PolicyStatus.STOPPED)
+    stage.peer.wait(lambda: found and len(found[-1].points[0].velocities), "the stop message")
+    now_s = stage.peer.node.get_clock().now().nanoseconds * 1e-9
+    assert {trajectory_fault(message, JOINTS, now_s) for message in found} == {""}
+    lengths = [len(message.points) for message in found]
+    assert max(lengths) == 4, "all rows of a chunk"
+    assert lengths[-1] == 1, "the stop message is a point at rest"
+    assert list(found[-1].points[0].velocities) == [0.0, 0.0]
+    published = sum(step.published for step in stage.steps)
+    assert sum(length > 1 for length in lengths) < published / 2
+    for message in found:
+        rows = np.array([list(point.positions) for point in message.points])
+        assert np.abs(np.diff(rows, axis=0)).max(initial=0.0) <= 0.1 + 1e-9
 
 
 def test_control_of_the_above_what_would_be_dropped_is_named() -> None:

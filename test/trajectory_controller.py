@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 EPSILON = 1.2e-7
 """Of a last velocity that still counts as zero."""
 
@@ -60,3 +62,32 @@ def forward_fault(message: Any, joints: Sequence[str]) -> str:
     if len(message.data) != len(joints):
         return f"{len(message.data)} numbers for {len(joints)} joints"
     return ""
+
+
+class Follower:
+    """Where an arm is that follows trajectories: from where it is led, point to point, in lines.
+
+    As ros2_control does it with ``interpolate_from_desired_state`` and positions alone.
+    """
+
+    def __init__(self, joints: Sequence[str], position: Sequence[float]) -> None:
+        self._joints = tuple(joints)
+        self._times_s = [0.0]
+        self._positions = [list(position)]
+
+    def take(self, message: Any, now_s: float) -> None:
+        """Takes a message that comes at ``now_s``; what was followed before ends."""
+        here = self.at(now_s)
+        start_s = _seconds(message.header.stamp) or now_s
+        self._times_s, self._positions = [now_s], [here]
+        order = [list(message.joint_names).index(joint) for joint in self._joints]
+        for point in message.points:
+            at_s = start_s + _seconds(point.time_from_start)
+            if at_s > now_s:
+                self._times_s.append(at_s)
+                self._positions.append([point.positions[i] for i in order])
+
+    def at(self, time_s: float) -> list[float]:
+        """Positions of the joints."""
+        columns = zip(*self._positions, strict=True)
+        return [float(np.interp(time_s, self._times_s, column)) for column in columns]

@@ -14,6 +14,7 @@ from flashrt_ros.contract.image.schema import COMPRESSED, ImagePart
 from flashrt_ros.errors import ContractError, UnsupportedError
 from flashrt_ros.runtime.buffers import BufferSpec
 from flashrt_ros.runtime.policy import Port, Ports
+from flashrt_ros.runtime.preview import CHUNK
 
 if TYPE_CHECKING:
     from flashrt_ros.contract.contract import Contract
@@ -58,6 +59,13 @@ def check_ports(contract: Contract, ports: Ports, layout: Sequence[BufferSpec] =
         if port.required and port.key not in given
     ]
     faults += _action_faults(contract, ports.action)
+    if layout and CHUNK not in {spec.name for spec in layout}:
+        faults += [
+            f"{output.path}.horizon: expected step, since this policy keeps no chunk of actions "
+            "that are taken one after the other, found chunk"
+            for output in contract.actions
+            if output.is_chunk
+        ]
     if faults:
         lines = "".join(f"\n  {fault}" for fault in faults)
         raise ContractError(f"{contract.source} does not fit the policy:{lines}")

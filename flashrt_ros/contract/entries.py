@@ -241,6 +241,30 @@ def _publishing(section: Section, field: str, period_s: float) -> tuple[float, s
     )
 
 
+def _horizon(section: Section, type_name: str, field: str) -> tuple[str, str]:
+    """Whether whole chunks are sent, and with which stamp."""
+    timed = OUTPUT_TYPES[type_name].timed
+    for key in ("time_from_start_s", "horizon", "stamp"):
+        if section.has(key) and not timed:
+            section.fail(key, f"no such key for {type_name}", section.raw(key, ""))
+    horizon = section.text("horizon", "step", ("step", "chunk"))
+    if horizon == "step":
+        if section.has("stamp"):
+            found = section.raw("stamp", "")
+            section.fail("stamp", "this key only with `horizon: chunk`", found)
+        return horizon, "zero"
+    if field != "position":
+        hint = "of velocities and efforts a chunk would go on without the node"
+        section.fail("horizon", "chunks of positions alone", horizon, hint)
+    if section.has("publish_rate_hz"):
+        found = section.raw("publish_rate_hz", "")
+        section.fail("publish_rate_hz", "no such key beside `horizon: chunk`", found)
+    if section.has("qos") and section.section("qos", KEYS["qos"]).has("deadline_ms"):
+        hint = "messages come with chunks, not at a steady rate"
+        section.fail("qos", "no deadline_ms beside `horizon: chunk`", section.raw("qos", ""), hint)
+    return horizon, section.text("stamp", "zero", ("zero", "now"))
+
+
 def _limits(section: Section, names: tuple[str, ...]) -> dict[str, tuple[float, float]]:
     limits: dict[str, tuple[float, float]] = {}
     for name, pair in section.by_name("limits", names).items():
@@ -280,8 +304,7 @@ def read_output(section: Section, period_s: float) -> Output:
             on_miss,
             "a zero would be a position to go to",
         )
-    if section.has("time_from_start_s") and not kind.timed:
-        section.fail("time_from_start_s", f"no such key for {type_name}", "time_from_start_s")
+    horizon, stamp = _horizon(section, type_name, field)
     if section.has("max_effort") and type_name != GRIPPER:
         section.fail("max_effort", f"no such key for {type_name}", "max_effort")
     if section.has("frame_id") and not kind.stamped:
@@ -302,6 +325,9 @@ def read_output(section: Section, period_s: float) -> Output:
         frame_id=section.text("frame_id", ""),
         max_effort=section.number("max_effort", 0.0, least=0.0),
         time_from_start_s=section.number("time_from_start_s", next_s, above=0.0, most=3600.0),
+        horizon=horizon,
+        stamp=stamp,
+        period_s=period_s,
         publish_rate_hz=publish_rate_hz,
         interpolation=interpolation,
         qos=_qos(section, COMMAND_QOS, period_s),

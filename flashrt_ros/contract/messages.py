@@ -28,7 +28,8 @@ class OutputType:
 
     Attributes:
         encode: ``(output, values, stamp_ns, resting)`` to fields; ``resting`` adds zero
-            velocities to positions where the type has room for them.
+            velocities to positions where the type has room for them; types that are ``timed``
+            take several rows of values.
         fields: What the values may be.
         labels: Names that the type fixes, else empty.
         count: Names that it needs; 0: any number.
@@ -71,20 +72,26 @@ def _joint_state(output: Output, values: Values, stamp_ns: int, resting: bool) -
 
 
 def _joint_trajectory(output: Output, values: Values, stamp_ns: int, resting: bool) -> Fields:
-    fields = _joint_values(output, values, resting)
-    point = {
-        "positions": fields["position"],
-        "velocities": fields["velocity"],
-        "accelerations": [],
-        "effort": fields["effort"],
-        "time_from_start": duration(round(output.time_from_start_s * 1e9)),
-    }
-    # Controllers read a zero stamp as "begin now". With a real one, a message that arrives a
+    points = []
+    for row, row_values in enumerate(values.reshape(-1, len(output.names))):
+        fields = _joint_values(output, row_values, resting)
+        after_s = output.time_from_start_s + row * output.period_s
+        points.append(
+            {
+                "positions": fields["position"],
+                "velocities": fields["velocity"],
+                "accelerations": [],
+                "effort": fields["effort"],
+                "time_from_start": duration(round(after_s * 1e9)),
+            }
+        )
+    # Controllers read a zero stamp as "begin now". With a real one, a single point that arrives a
     # period late would be a trajectory that lies in the past, which they drop.
+    stamped = output.stamp == "now" and len(points) > 1
     return {
-        "header": _header(output, 0),
+        "header": _header(output, stamp_ns if stamped else 0),
         "joint_names": list(output.names),
-        "points": [point],
+        "points": points,
     }
 
 

@@ -156,6 +156,25 @@ class ActionShaper:
             limited += words
         return Shaped(commands, shaped, "", tuple(limited))
 
+    def follow(self, output: Output, first: Values, rows_KA: Values) -> tuple[Values, str]:
+        """The points of a chunk, each limited as if it were commanded after the one before.
+
+        Args:
+            output: One of the contract's actions, not a pose.
+            first: Its values of this control step, after limits.
+            rows_KA: Actions of the control steps after it.
+
+        Returns:
+            ``(1 + K, names)``, and why the frame is dropped; empty where it is not.
+        """
+        points = [first]
+        for row, action in enumerate(rows_KA[:, self._index[output.topic]], start=1):
+            given, _, reason = self._limit(output, action, points[-1])
+            if reason:
+                return np.stack(points), f"{reason} (row {row} of those to come)"
+            points.append(given)
+        return np.stack(points), ""
+
     def _limit(
         self, output: Output, wanted: Values, before: Values
     ) -> tuple[Values, list[str], str]:

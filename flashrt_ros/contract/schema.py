@@ -84,6 +84,8 @@ KEYS: Mapping[str, tuple[str, ...]] = {
         "frame_id",
         "max_effort",
         "time_from_start_s",
+        "horizon",
+        "stamp",
         "publish_rate_hz",
         "interpolation",
         "qos",
@@ -226,7 +228,10 @@ class Output:
         rotation: How the policy writes the rotation of a pose, see ``pose.FORMS``.
         frame_id: Of the message's header.
         max_effort: Of a GripperCommand.
-        time_from_start_s: Of a JointTrajectory's one point.
+        time_from_start_s: Of a JointTrajectory's first point.
+        horizon: ``step``: one point in each control step; ``chunk``: all rows of a chunk at once.
+        stamp: Of the message with a chunk: ``zero`` or ``now``.
+        period_s: Of the control loop: between the points of a chunk.
         publish_rate_hz: At which it is published between control steps; 0: in control steps only.
         interpolation: ``linear``, ``cubic`` or ``hold``.
         qos: Of the publisher.
@@ -248,6 +253,9 @@ class Output:
     frame_id: str = ""
     max_effort: float = 0.0
     time_from_start_s: float = 0.0
+    horizon: str = "step"
+    stamp: str = "zero"
+    period_s: float = 0.0
     publish_rate_hz: float = 0.0
     interpolation: str = "hold"
     qos: Qos = dataclasses.field(default_factory=lambda: Qos(reliability="reliable"))
@@ -262,6 +270,11 @@ class Output:
     def is_place(self) -> bool:
         """Whether its values are where to be: a zero would be a command to go somewhere."""
         return self.field in ("position", "pose")
+
+    @property
+    def is_chunk(self) -> bool:
+        """Whether whole chunks are sent, and nothing while one is followed."""
+        return self.horizon == "chunk"
 
     @property
     def limit_names(self) -> tuple[str, ...]:

@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from flashrt_ros.contract import ActionShaper, Command, Contract, StartGate
 from flashrt_ros.contract.between import Interpolator
+from flashrt_ros.contract.horizon import Ahead, Horizon
 from flashrt_ros.contract.output import Commands
 from flashrt_ros.contract.start import distance_fault
 from flashrt_ros.ros.motion import Motion
@@ -93,6 +94,7 @@ class Commander:
         self._motion = motion
         self._outlet = outlet
         self._gate = StartGate(contract)
+        self._horizon = Horizon(self.shaper)
         self._miss_limit_ns = round(miss_limit_s * 1e9)
         self._last: dict[str, Vector] = {}
         self._moving: set[str] = set()
@@ -129,6 +131,7 @@ class Commander:
         measured: npt.NDArray[np.float32] | None,
         now_ns: int,
         epoch: int,
+        ahead: Ahead | None = None,
     ) -> Outcome:
         """Sends one action if all is well with it.
 
@@ -137,6 +140,7 @@ class Commander:
             measured: Positions in the order of ``start.measured.names``; needed for a first one.
             now_ns: Steady clock.
             epoch: ``Motion.epoch`` when the step began.
+            ahead: What comes after it, for outputs of whole chunks.
         """
         values = np.array(action, dtype=np.float64)
         with self._motion.lock:
@@ -144,12 +148,13 @@ class Commander:
             if epoch != self._motion.epoch or not self._motion.wants_to_move:
                 return Outcome(Verdict.OVERTAKEN, values, self._motion.standing.reason)
             if self.dry_run:
-                return self._shadow_command(values, measured)
+                return self._shadow_command(values, measured, ahead)
             # Kept if nothing leaves: the stop message that follows repeats what was sent, not
             # what was measured.
             last = self._last
             if self._motion.starting:
                 self._gate.arm_()
+                self._horizon.forget()
                 last = self.shaper.at_rest(measured)
                 if not np.isfinite(values).all():
                     # Said by the shaper, by name; the gate would call it a distance.
@@ -160,9 +165,14 @@ class Commander:
             shaped = self.shaper.shape(admitted.action, last)
             if shaped.dropped:
                 return Outcome(Verdict.DROPPED, shaped.action, shaped.dropped)
+            # While a ramp leads, the rows to come are not what will be commanded.
+            messages, dropped = self._horizon.messages(
+                shaped, None if admitted.blending else ahead, self._outlet.stamp_ns()
+            )
+            if dropped:
+                return Outcome(Verdict.DROPPED, shaped.action, dropped)
             self._motion.started()
             self._missing_since_ns = None
-            messages = self.shaper.messages(shaped, self._outlet.stamp_ns())
             self._send(messages, now_ns, last)
             self._last = {**last, **shaped.commands}
             if shaped.limited:
@@ -170,13 +180,18 @@ class Commander:
                 self.limited_words = "; ".join(shaped.limited)
             return Outcome(Verdict.SENT, shaped.action, "", shaped.limited)
 
-    def _shadow_command(self, values: Vector, measured: npt.NDArray[np.float32] | None) -> Outcome:
+    def _shadow_command(
+        self, values: Vector, measured: npt.NDArray[np.float32] | None, ahead: Ahead | None
+    ) -> Outcome:
         """What would have left, within limits of position; steps are those of whoever drives."""
         shaped = self.shaper.shape(values)
         if shaped.dropped:
             return Outcome(Verdict.DROPPED, shaped.action, shaped.dropped)
+        messages, dropped = self._horizon.messages(shaped, ahead, self._outlet.stamp_ns())
+        if dropped:
+            return Outcome(Verdict.DROPPED, shaped.action, dropped)
         self._motion.started()
-        self._outlet.shadow(self.shaper.messages(shaped, self._outlet.stamp_ns()))
+        self._outlet.shadow(messages)
         words = Verdict.DRY.value
         if far := distance_fault(self.contract, shaped.action, measured):
             words += f"; as a first command it would not leave: {far}"
@@ -231,6 +246,8 @@ class Commander:
                     last = {**last, topic: between.place}
             commands = self.shaper.miss_messages(last, self._outlet.stamp_ns())
             due = [c for c in commands if c.output.topic in self._moving and (c.repeat or first)]
+            for command in due:
+                self._horizon.forget(command.output.topic)
             self._send(due, now_ns, last)
             self._last = {**self._last, **{c.output.topic: c.values for c in due}}
             if any(not command.repeat for command in due):
@@ -255,6 +272,7 @@ class Commander:
             if commands and not self.dry_run:
                 self._outlet.send(commands)
             self._moving.clear()
+            self._horizon.forget()
             self._missing_since_ns = None
             self._motion.interrupt()
             if commands and wait and not self.dry_run and not self._outlet.flush(ACK_TIMEOUT_S):

@@ -16,6 +16,7 @@ import numpy as np
 from flashrt_ros.contract import Contract, Sample
 from flashrt_ros.contract.task import TaskText
 from flashrt_ros.errors import InvalidArgumentError, SupersededError, UnsafeStartError
+from flashrt_ros.ros.ahead import rows_ahead
 from flashrt_ros.ros.commander import Commander, Outcome, Verdict
 from flashrt_ros.ros.motion import Motion
 from flashrt_ros.ros.plan_timing import PlanTiming
@@ -36,6 +37,7 @@ from flashrt_ros.ros.timing import Timing
 from flashrt_ros.ros.trial import Trial
 from flashrt_ros.ros.warmth import Warmth
 from flashrt_ros.runtime.policy import Action
+from flashrt_ros.runtime.preview import CHUNK
 
 
 class Source(Protocol):
@@ -120,6 +122,7 @@ class Stepper:
             self._plan_ns,
             self.forget_plan,
         )
+        self._sends_chunks = any(output.is_chunk for output in contract.actions)
         self._faults = ""
         self._task_sequence = 0
         # A plan beside sees an older sample than the control steps that take its rows.
@@ -240,7 +243,8 @@ class Stepper:
             # The step may have taken long: where is the arm now?
             measured = self.source.sample(self.clock_ns(), self.motion.not_before_ns).measured
         values = action.values.numpy()
-        outcome = self.commander.command(values, measured, self.clock_ns(), epoch)
+        ahead = rows_ahead(self.session, action) if self._sends_chunks else None
+        outcome = self.commander.command(values, measured, self.clock_ns(), epoch, ahead)
         taken_back = outcome.verdict is Verdict.UNSAFE and self._trial.take_back()
         self._trial.commit()
         self._judge(outcome, taken_back)
@@ -377,7 +381,7 @@ class Stepper:
     # Reports
 
     def _publish_chunk(self) -> None:
-        rows = self.session.arena.state.get("chunk.actions")
+        rows = self.session.arena.state.get(CHUNK)
         if not self.options.publish_chunk or rows is None:
             return
         host = self.session.host

@@ -1,0 +1,101 @@
+"""Chunks that leave as one trajectory: when one must be sent, and what is in it.
+
+The policy goes on by control steps, and what it commands in each is a point of the trajectory that
+the controller follows. So there is nothing to say until the two differ: with a new chunk, after
+limits or a ramp have changed an action, and after anything else was sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+
+import numpy as np
+
+from flashrt_ros.contract.messages import Values
+from flashrt_ros.contract.output import ROUNDING, ActionShaper, Command, Shaped
+from flashrt_ros.contract.schema import Output
+
+
+@dataclass(frozen=True)
+class Ahead:
+    """What comes after the action of a control step, if nothing new is planned.
+
+    Attributes:
+        chunk: Tells chunks apart.
+        index: Row of the action in it.
+        rows: Returns the actions after it, ``(K, A)`` float64 in contract units.
+    """
+
+    chunk: Hashable
+    index: int
+    rows: Callable[[], Values]
+
+
+@dataclass(frozen=True)
+class _Sent:
+    chunk: Hashable
+    index: int
+    points: Values
+
+
+class Horizon:
+    """What controllers have been sent, for outputs of whole chunks; the caller holds the lock."""
+
+    def __init__(self, shaper: ActionShaper) -> None:
+        """Begins with controllers that follow nothing.
+
+        Args:
+            shaper: Of the contract.
+        """
+        self._shaper = shaper
+        self._sent: dict[str, _Sent] = {}
+
+    def messages(
+        self, shaped: Shaped, ahead: Ahead | None, stamp_ns: int
+    ) -> tuple[list[Command], str]:
+        """The messages of one shaped action.
+
+        Args:
+            shaped: After limits, not dropped.
+            ahead: None: the action stands alone, so single points are sent.
+            stamp_ns: ROS clock.
+
+        Returns:
+            Those to send, without outputs whose controllers follow a trajectory with this action,
+            and why the frame is dropped; empty where it is not.
+        """
+        found = []
+        sent: dict[str, _Sent] = {}
+        for command in self._shaper.messages(shaped, stamp_ns):
+            output, values = command.output, command.values
+            if not output.is_chunk or ahead is None:
+                found.append(command)
+                continue
+            if self._follows(output, ahead, values):
+                sent[output.topic] = self._sent[output.topic]
+                continue
+            points, reason = self._shaper.follow(output, values, ahead.rows())
+            if reason:
+                return [], reason
+            sent[output.topic] = _Sent(ahead.chunk, ahead.index, points)
+            found.append(Command(output, self._shaper.encode(output, points, stamp_ns), values))
+        self._sent = sent
+        return found, ""
+
+    def forget(self, topic: str | None = None) -> None:
+        """Something else was sent to this topic, or to all: the next action is sent anew."""
+        if topic is None:
+            self._sent.clear()
+        else:
+            self._sent.pop(topic, None)
+
+    def _follows(self, output: Output, ahead: Ahead, values: Values) -> bool:
+        """Whether the trajectory that was sent last has these values in this control step."""
+        sent = self._sent.get(output.topic)
+        if sent is None or sent.chunk != ahead.chunk:
+            return False
+        row = ahead.index - sent.index
+        if not 0 <= row < len(sent.points):
+            return False
+        return bool(np.allclose(sent.points[row], values, rtol=ROUNDING, atol=ROUNDING))
