@@ -6,6 +6,7 @@ Needs the installed interfaces, but starts no node.
 from __future__ import annotations
 
 import math
+import sys
 from dataclasses import fields, replace
 from types import SimpleNamespace
 from typing import Any
@@ -289,3 +290,55 @@ def test_a_message_type_that_is_not_installed_is_named() -> None:
     ):
         with pytest.raises(ContractError, match=words):
             messages.interface(name)
+
+
+GRIPPER = {
+    "topic": "gripper",
+    "type": "control_msgs/msg/GripperCommand",
+    "field": "position",
+    "names": ["finger"],
+    "index": [1],
+    "max_effort": 5.0,
+    "limits": {"finger": [0.0, 0.08]},
+}
+
+
+def with_gripper() -> Contract:
+    arm = {**OUTPUTS["sensor_msgs/msg/JointState"], "topic": "arm", "names": ["a"], "index": [0]}
+    actions = [{"type": "sensor_msgs/msg/JointState", **arm}, GRIPPER]
+    return Contract.from_dict(contract_dict(actions=actions, start="unchecked"))
+
+
+def test_a_gripper_command_is_filled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the message of control_msgs where that is installed, else with one of its fields."""
+
+    class StandIn:
+        __slots__ = ("max_effort", "position")
+
+    try:
+        cls = messages.interface(GRIPPER["type"])
+    except ContractError:
+        cls = StandIn
+    contract = with_gripper()
+    shaper = ActionShaper(contract)
+    shaped = shaper.shape([0.3, 0.5])
+    _, command = shaper.messages(shaped, 7)
+    message = messages.fill(cls(), command.fields)
+    assert (message.position, message.max_effort) == (0.08, 5.0)
+    _, stop = shaper.stop_messages(shaped.commands, 7)
+    assert messages.fill(cls(), stop.fields).position == 0.08, "the last position"
+
+
+def test_what_is_not_installed_is_named_before_anything_is_loaded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "control_msgs", None)
+    monkeypatch.setitem(sys.modules, "control_msgs.msg", None)
+    messages.interface.cache_clear()
+    with pytest.raises(ContractError, match=r"needs what is not installed") as refused:
+        messages.require_interfaces(with_gripper())
+    assert "actions[1].type: message type control_msgs/msg/GripperCommand" in str(refused.value)
+    assert "ros-$ROS_DISTRO-control-msgs" in str(refused.value)
+    messages.interface.cache_clear()
+    # Control: what is installed.
+    messages.require_interfaces(Contract.from_dict(contract_dict()))

@@ -12,7 +12,7 @@ from typing import Any
 
 from builtin_interfaces.msg import Time
 
-from flashrt_ros.contract import InputStamp
+from flashrt_ros.contract import Contract, InputStamp
 from flashrt_ros.errors import ContractError
 from flashrt_ros.msg import (
     ActionChunk,
@@ -49,6 +49,25 @@ def interface(type_name: str) -> Any:
             f"({error}); source the workspace that holds it, or install ros-$ROS_DISTRO-"
             f"{package.replace('_', '-')}"
         ) from error
+
+
+def require_interfaces(contract: Contract) -> None:
+    """Makes sure that every type of a contract can be subscribed to or published here.
+
+    Raises:
+        ContractError: Lists those that cannot.
+    """
+    paths: dict[str, str] = {}
+    for entry in (*contract.inputs(), *contract.actions):
+        paths.setdefault(entry.type, entry.path)
+    faults = []
+    for type_name, path in paths.items():
+        try:
+            interface(type_name)
+        except ContractError as error:
+            faults.append(f"\n  {path}.type: {error}")
+    if faults:
+        raise ContractError(f"{contract.source} needs what is not installed:{''.join(faults)}")
 
 
 def _element(message: Any, field: str) -> Any:

@@ -30,6 +30,7 @@ from flashrt_ros.ros.diagnostics import (
     watchdog_entry,
 )
 from flashrt_ros.ros.intake import Intake
+from flashrt_ros.ros.messages import require_interfaces
 from flashrt_ros.ros.motion import Mode, Motion
 from flashrt_ros.ros.outlet import RosOutlet
 from flashrt_ros.ros.parameters import Parameters, contract_path
@@ -178,6 +179,7 @@ class PolicyNode(LifecycleNode):
         settings = self._settings
         policy_name = settings.needed("policy")
         contract = Contract.load(contract_path(settings.needed("contract")))
+        require_interfaces(contract)
         self._contract = contract
         settings.locked = True
         self._losses.clear()
