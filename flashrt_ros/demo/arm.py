@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any, Protocol
 
 import mujoco
 import numpy as np
@@ -244,7 +245,14 @@ class Arm:
             mujoco.mj_step(self.model, self.data, nstep=SUBSTEPS - pushed)
 
 
-def open_viewer(arm: Arm) -> Callable[[], bool]:
+class Scene(Protocol):
+    """What can be looked at: MuJoCo's model, and its data."""
+
+    model: Any
+    data: Any
+
+
+def open_viewer(arm: Scene) -> Callable[[], bool]:
     """Opens MuJoCo's own window on an arm, seen from above, without its panels.
 
     Returns:
