@@ -34,15 +34,19 @@ GROUPS: dict[str, list[str]] = {
     "images": ["pillow"],
     # Task texts of hosted policies.
     "language": ["tokenizers"],
+    # LeRobot's data sets.
+    "datasets": ["av", "pillow", "pyarrow"],
     # Plots of the benchmarks.
     "report": ["plotly"],
     "test": [
+        "av",
         # Linters change their rules from one release to the next.
         "codespell~=2.4.3",
         "hypothesis",
         "mypy~=2.4.1",
         "pillow",
         "plotly",
+        "pyarrow",
         "pytest",
         "pytest-timeout",
         "ruff~=0.17.6",

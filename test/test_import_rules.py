@@ -33,7 +33,8 @@ ALLOWED: dict[str, set[str]] = {
     "testing": {"errors", "runtime", "policies"},
     "bench": {"errors", "process", "page", "runtime", "policies", "contract", "testing"},
     "bag": {"errors", "runtime", "policies", "contract"},
-    "evaluate": {"errors", "page", "runtime", "policies", "contract", "bag"},
+    "dataset": {"errors", "runtime", "policies", "contract"},
+    "evaluate": {"errors", "page", "runtime", "policies", "contract", "bag", "dataset"},
     "ros": {"errors", "hardware", "runtime", "policies", "contract", "bag", "msg", "srv"},
     "trees": {"errors", "runtime", "policies", "contract", "ros", "bag", "msg", "srv"},
     "demo": {

@@ -76,7 +76,7 @@ def _read(path: Path) -> Recording:
     if not isinstance(features, dict):
         raise CheckpointError(f"{path}: features: expected an object, found {shown(features)}")
     names = {
-        key: _names(f"{path}: features: {key!r}", value.get("names"))
+        key: element_names(f"{path}: features: {key!r}", value.get("names"))
         for key, value in features.items()
         if isinstance(value, dict)
     }
@@ -85,7 +85,12 @@ def _read(path: Path) -> Recording:
     )
 
 
-def _names(where: str, value: Any) -> tuple[str, ...]:
+def element_names(where: str, value: Any) -> tuple[str, ...]:
+    """Names of a vector's elements, from what ``names`` of a feature holds; empty for none.
+
+    Raises:
+        CheckpointError: It is ill-shaped.
+    """
     # Older data sets group them, e.g. {"motors": [...]}.
     if isinstance(value, dict):
         value = [name for group in value.values() if isinstance(group, list) for name in group]
