@@ -73,6 +73,11 @@ COMMANDS = (
         "list, show, compare, verify and remove capsule files",
         "flashrt_ros.capsule_command",
     ),
+    Command(
+        "evaluate",
+        "say what policies would have done over recordings, against what was commanded",
+        "flashrt_ros.evaluate.command",
+    ),
     Command("play", "publish a recording at its recorded times", "flashrt_ros.bag.play_command"),
 )
 

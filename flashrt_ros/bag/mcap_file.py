@@ -10,12 +10,14 @@ from __future__ import annotations
 import heapq
 import struct
 import zlib
+from array import array
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
 
+import numpy as np
 import zstandard
 from lz4 import frame as lz4
 from mcap.data_stream import ReadDataStream
@@ -33,6 +35,8 @@ MESSAGE_HEAD = struct.Struct("<HIQQ")
 SIZE = struct.Struct("<I")
 INDEX_HEAD = struct.Struct("<HI")
 LONG_SIZE = struct.Struct("<Q")
+LATEST_NS = 2**63 - 1
+"""MCAP times are unsigned; a damaged one may be later than any clock here can say."""
 
 
 @dataclass
@@ -78,8 +82,9 @@ class McapFile:
         self._schemas: dict[int, Schema] = {}
         self._channels: dict[int, Channel] = {}
         self._chunks: list[_Chunk] = []
-        # Messages outside chunks: (log time, file offset, bytes, channel id).
-        self._loose: list[tuple[int, int, int, int]] = []
+        # Messages outside chunks: log time, file offset, bytes, channel id. Plain numbers, as a
+        # recording without chunks may have tens of millions of them.
+        self._loose = array("q")
         self._file = path.open("rb")
         try:
             self._walk()
@@ -107,15 +112,27 @@ class McapFile:
             for key, channel in self._channels.items()
             if self._readable(channel) and (topics is None or channel.topic in topics)
         }
+        return heapq.merge(
+            self._loose_messages(wanted, start_ns),
+            self._chunked_messages(wanted, start_ns),
+            key=lambda message: message.time_ns,
+        )
+
+    def _loose_messages(
+        self, wanted: Mapping[int, tuple[str, str]], start_ns: int
+    ) -> Iterator[Message]:
+        rows_N4 = np.array(self._loose, dtype=np.int64).reshape(-1, 4)
+        rows_N4 = rows_N4[(rows_N4[:, 0] >= start_ns) & np.isin(rows_N4[:, 3], list(wanted))]
+        for row in np.argsort(rows_N4[:, 0], kind="stable"):
+            log_ns, offset, size, key = rows_N4[row].tolist()
+            self._file.seek(offset)
+            yield Message(*wanted[key], self._file.read(size), log_ns)
+
+    def _chunked_messages(
+        self, wanted: Mapping[int, tuple[str, str]], start_ns: int
+    ) -> Iterator[Message]:
         order = 0
         waiting: list[tuple[int, int, Message]] = []
-        for log_ns, offset, size, key in self._loose:
-            if key in wanted and log_ns >= start_ns:
-                self._file.seek(offset)
-                heapq.heappush(
-                    waiting, (log_ns, order, Message(*wanted[key], self._file.read(size), log_ns))
-                )
-                order += 1
         for chunk in sorted(self._chunks, key=lambda chunk: chunk.start_ns):
             if chunk.end_ns < start_ns or not any(key in wanted for key in chunk.counts or ()):
                 continue
@@ -127,6 +144,16 @@ class McapFile:
                     order += 1
         while waiting:
             yield heapq.heappop(waiting)[2]
+
+    @property
+    def span_ns(self) -> tuple[int, int] | None:
+        """Log time of the first and the last message; None without messages."""
+        chunks = [chunk for chunk in self._chunks if chunk.counts]
+        times = [chunk.start_ns for chunk in chunks] + [chunk.end_ns for chunk in chunks]
+        if self._loose:
+            loose_N = np.array(self._loose, dtype=np.int64)[::4]
+            times += [int(loose_N.min()), int(loose_N.max())]
+        return (min(times), max(times)) if times else None
 
     def _walk(self) -> None:
         """Finds every record of the file; notes where it was cut."""
@@ -149,8 +176,13 @@ class McapFile:
                 break
             if opcode == MESSAGE and length >= MESSAGE_HEAD.size:
                 key, _, log_ns, _ = MESSAGE_HEAD.unpack(self._file.read(MESSAGE_HEAD.size))
-                self._loose.append(
-                    (log_ns, start + MESSAGE_HEAD.size, length - MESSAGE_HEAD.size, key)
+                self._loose.extend(
+                    (
+                        min(log_ns, LATEST_NS),
+                        start + MESSAGE_HEAD.size,
+                        length - MESSAGE_HEAD.size,
+                        key,
+                    )
                 )
             elif opcode in {SCHEMA, CHANNEL}:
                 self._add_definition(opcode, self._file.read(length))
@@ -205,7 +237,7 @@ class McapFile:
             chunk.counts = Counter(key for key, _, _ in self._chunk_messages(chunk))
 
     def _list_topics(self) -> tuple[Topic, ...]:
-        by_channel: Counter[int] = Counter(key for _, _, _, key in self._loose)
+        by_channel: Counter[int] = Counter(self._loose[3::4])
         for chunk in self._chunks:
             by_channel.update(chunk.counts or {})
         counts: Counter[tuple[str, str]] = Counter()

@@ -70,6 +70,10 @@ class StorageFile(Protocol):
     def definitions(self) -> Mapping[str, Definition]:
         """Message definitions recorded in this file, by long type name."""
 
+    @property
+    def span_ns(self) -> tuple[int, int] | None:
+        """Recorded time of the first and the last message; None without messages."""
+
     def messages(self, topics: frozenset[str] | None, start_ns: int) -> Iterator[Message]:
         """Yields messages of the given topics (None: all) in order of time."""
 

@@ -75,6 +75,14 @@ class BagReader:
         """Messages that can be read."""
         return sum(topic.count for topic in self.topics)
 
+    @property
+    def span_ns(self) -> tuple[int, int]:
+        """Recorded time of the first and the last message; zeros without messages."""
+        spans = [span for file in self._files if (span := file.span_ns) is not None]
+        if not spans:
+            return 0, 0
+        return min(first for first, _ in spans), max(last for _, last in spans)
+
     def messages(
         self, topics: Collection[str] | None = None, start_ns: int | None = None
     ) -> Iterator[Message]:

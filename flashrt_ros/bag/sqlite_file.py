@@ -76,6 +76,23 @@ class SqliteFile:
         except (*FAULTS, zstandard.ZstdError) as error:
             self._note(f"{self.path.name}: reading ended early: {error}")
 
+    @property
+    def span_ns(self) -> tuple[int, int] | None:
+        """Recorded time of the first and the last message; None without messages."""
+        # The minimum and the maximum each come from the index, but not both from one question.
+        first, last = (
+            f"SELECT {which}(timestamp) FROM messages WHERE typeof(timestamp) = 'integer'"
+            for which in ("min", "max")
+        )
+        try:
+            if not self._damaged:
+                (begin,), (end,) = (self._base.execute(text).fetchone() for text in (first, last))
+                return None if begin is None else (begin, end)
+        except FAULTS as error:
+            self._note(f"{self.path.name}: its times cannot be asked for: {error}")
+        times = [message.time_ns for message in self.messages(None, 0)]
+        return (min(times), max(times)) if times else None
+
     def _open(self) -> sqlite3.Connection:
         log = self.path.with_name(self.path.name + "-wal")
         # A recorder that was killed leaves its last messages in the write-ahead log, which an

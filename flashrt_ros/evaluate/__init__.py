@@ -1,1 +1,1 @@
-"""What a policy would have done on recordings: open loop, from any moment, without ROS."""
+"""What a policy would have done: recordings and data sets, driven step by step, without ROS."""

@@ -1,0 +1,236 @@
+"""Drives one session over the moments of a source, as the node's control thread would.
+
+What is done at a jump in time, a new episode, a task text and an input that hinders are the
+node's rules (``ros.stepper``), without its clocks: the same recording gives the same bits.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from flashrt_ros.contract.contract import Contract
+from flashrt_ros.errors import InvalidArgumentError
+from flashrt_ros.evaluate.elements import Elements
+from flashrt_ros.evaluate.limits import Limiter
+from flashrt_ros.evaluate.timeline import Moment
+from flashrt_ros.evaluate.track import Column, Track
+from flashrt_ros.runtime.session import PolicySession
+
+CHUNK = "chunk.actions"
+
+
+@dataclass(frozen=True)
+class Pace:
+    """When plans begin and are adopted, for policies that plan beside the control steps.
+
+    Attributes:
+        delay: Control periods from the observation of a plan to its adoption; 0: at once.
+        plan_ahead: Rows left of a chunk with which the next plan begins; None: ``delay``.
+    """
+
+    delay: int = 0
+    plan_ahead: int | None = None
+
+
+class Driver:
+    """One policy over one source; ``take`` each moment, then ``finish``.
+
+    Attributes:
+        label: Of the policy.
+        session: Driven by nobody else meanwhile.
+        before_step: Called with the moment at the boundary before each step.
+    """
+
+    def __init__(
+        self,
+        label: str,
+        source: str,
+        session: PolicySession,
+        elements: Elements,
+        contract: Contract | None,
+        pace: Pace = Pace(),
+    ) -> None:
+        """Takes over a session that stands at step 0, or as a capsule left it.
+
+        Args:
+            label: Of the policy.
+            source: Name of the source.
+            session: A session on its policy.
+            elements: Of its action.
+            contract: For limits and time jumps; None: none apply.
+            pace: Of plans.
+        """
+        self.label = label
+        self.session = session
+        self.before_step: Callable[[Moment], None] = lambda moment: None
+        self._source = source
+        self._elements = elements
+        self._limiter = Limiter(contract) if contract is not None else None
+        self._checks_start = contract is not None and contract.start is not None
+        self._on_jump = contract.on_time_jump if contract is not None else "hold"
+        asked = contract.task if contract is not None else None
+        self._replans = asked is None or asked.on_change == "replan"
+        self._delay, self._plan_ahead = pace.delay, pace.plan_ahead
+        self._episode: int | None = None
+        self._task: str | None = None
+        self._refused: Counter[str] = Counter()
+        size = elements.size
+        self._index = Column((), np.int64)
+        self._time_ns = Column((), np.int64)
+        self._episodes = Column((), np.int32)
+        self._stepped = Column((), np.bool_)
+        self._recorded = Column((size,), np.float64)
+        self._state = Column((size,), np.float64)
+        self._predicted = Column((size,), np.float64)
+        self._sent = Column((size,), np.float64)
+        self._latency_ms = Column((), np.float64)
+        self._inputs: tuple[str, ...] = ()
+        self._ages: Column | None = None
+        self._faults: list[str] = []
+        self._chunk_start = Column((), np.int64)
+        self._chunk_adopted = Column((), np.int64)
+        rows = session.arena.state.get(CHUNK)
+        self._rows = rows if rows is not None and rows.ndim == 2 else None
+        shape = (0, size) if self._rows is None else tuple(self._rows.shape)
+        self._chunks = Column(shape, np.float32)
+        self._nothing = np.full(size, np.nan)
+
+    def enter(self, episode: int, task: str | None, starting: bool) -> None:
+        """The session stands within a recording: what the moment before has left.
+
+        Args:
+            episode: ``Moment.episode`` of the moment before.
+            task: Its ``task``.
+            starting: ``starting`` of the driver that came so far.
+        """
+        self._episode, self._task = episode, task
+        if self._limiter is not None:
+            self._limiter.starting = starting
+
+    @property
+    def starting(self) -> bool:
+        """Whether the next command is a first one, which needs a measured position."""
+        return self._limiter is not None and self._limiter.starting
+
+    def take(self, moment: Moment, keep: bool = True) -> None:
+        """Makes a control step of a moment, or says why not.
+
+        Args:
+            moment: The next one.
+            keep: False: it leads up to what is wanted and is not in the track.
+        """
+        self._heed(moment)
+        faults = moment.faults
+        if self._checks_start and self.starting and moment.measured is None:
+            faults = (*faults, f"start.measured: {moment.measured_fault}")
+        if faults:
+            # What comes after a fault must not be planned from before it.
+            self.session.withdraw_plan()
+            if self._limiter is not None:
+                self._limiter.miss(moment.time_ns)
+            if keep:
+                self._note(moment, self._nothing, self._nothing, float("nan"), "; ".join(faults))
+            return
+        self.before_step(moment)
+        session = self.session
+        chunk = session.host.chunk
+        begun_ns = time.perf_counter_ns()
+        action = session.step(moment.observations, self._delay, self._plan_ahead)
+        latency_ms = (time.perf_counter_ns() - begun_ns) / 1e6
+        predicted_A = action.values.numpy().astype(np.float64)
+        sent_A = predicted_A
+        if self._limiter is not None:
+            sent_A = self._limiter.pass_(predicted_A, moment.measured, moment.time_ns)
+        if not keep:
+            return
+        self._note(moment, predicted_A, sent_A, latency_ms, "")
+        if self._rows is not None and session.host.chunk != chunk:
+            self._chunk_start.add(moment.index - action.index)
+            self._chunk_adopted.add(moment.index)
+            self._chunks.add(self._rows.detach().to("cpu").numpy())
+
+    def finish(self) -> Track:
+        """The track of all moments taken; ends this driver, not its session."""
+        remarks = []
+        if self._limiter is not None:
+            if self._limiter.limited:
+                remarks.append(f"{self._limiter.limited} commands were changed by limits")
+            remarks += [
+                f"{count} commands would have been held back: {words}"
+                for words, count in self._limiter.held.items()
+            ]
+        remarks += [f"{count} task texts were refused: {w}" for w, count in self._refused.items()]
+        ages = self._ages.array() if self._ages is not None else np.empty((0, 0))
+        return Track(
+            policy=self.label,
+            source=self._source,
+            names=self._elements.names,
+            units=self._elements.units,
+            gripper=self._elements.gripper,
+            period_s=self._elements.period_s,
+            index_T=self._index.array(),
+            time_ns_T=self._time_ns.array(),
+            episode_T=self._episodes.array(),
+            stepped_T=self._stepped.array(),
+            recorded_TA=self._recorded.array(),
+            state_TA=self._state.array(),
+            predicted_TA=self._predicted.array(),
+            sent_TA=self._sent.array(),
+            latency_ms_T=self._latency_ms.array(),
+            ages_ms={name: ages[:, i].copy() for i, name in enumerate(self._inputs)},
+            fault_T=self._faults,
+            chunk_start_C=self._chunk_start.array(),
+            chunk_adopted_C=self._chunk_adopted.array(),
+            chunks_CHA=self._chunks.array().astype(np.float64),
+            remarks=remarks,
+        )
+
+    def _heed(self, moment: Moment) -> None:
+        """Jumps, episodes and task texts, in the node's order."""
+        session = self.session
+        new = self._episode is not None and moment.episode != self._episode
+        if new or (moment.jump and self._on_jump == "reset"):
+            session.withdraw_plan()
+            session.reset_(session.host.task, None)
+        elif moment.jump:
+            session.withdraw_plan()
+            session.host.cursor = session.host.length
+        if (new or moment.jump) and self._limiter is not None:
+            self._limiter.restart()
+        self._episode = moment.episode
+        if moment.task is None or moment.task == self._task:
+            return
+        self._task = moment.task
+        if moment.task == session.host.task:
+            return
+        try:
+            session.host.task = session.check_task(moment.task)
+        except InvalidArgumentError as error:
+            self._refused[str(error)] += 1
+            return
+        if self._replans:
+            session.withdraw_plan()
+            session.host.cursor = session.host.length
+
+    def _note(
+        self, moment: Moment, predicted_A: object, sent_A: object, latency_ms: float, fault: str
+    ) -> None:
+        if self._ages is None:
+            self._inputs = tuple(moment.ages_ms)
+            self._ages = Column((len(self._inputs),), np.float64)
+        self._ages.add([moment.ages_ms.get(name, float("nan")) for name in self._inputs])
+        self._index.add(moment.index)
+        self._time_ns.add(moment.time_ns)
+        self._episodes.add(moment.episode)
+        self._stepped.add(not fault)
+        self._recorded.add(moment.recorded_A)
+        self._state.add(moment.state_A)
+        self._predicted.add(predicted_A)
+        self._sent.add(sent_A)
+        self._latency_ms.add(latency_ms)
+        self._faults.append(fault)

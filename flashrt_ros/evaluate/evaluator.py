@@ -1,0 +1,267 @@
+"""Policies, opened once, over one source after another: each begins as if it were the first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from flashrt_ros.contract.contract import Contract
+from flashrt_ros.errors import InvalidArgumentError
+from flashrt_ros.evaluate.drive import Driver, Pace
+from flashrt_ros.evaluate.episodes import EpisodeRule
+from flashrt_ros.evaluate.source import Source, open_source
+from flashrt_ros.evaluate.timeline import Setting
+from flashrt_ros.evaluate.track import Track
+from flashrt_ros.policies.registry import load_policy
+from flashrt_ros.runtime.engine import complete_layout
+from flashrt_ros.runtime.policy import Ports
+from flashrt_ros.runtime.session import PolicySession
+
+CAPSULES = 4
+"""Whole states that a session's store holds: its beginning, and what others ask for."""
+BEGINNING = "beginning"
+
+Progress = Callable[[int], None]
+"""Told the recorded time that has been reached."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A policy to evaluate.
+
+    Attributes:
+        label: For people; different for each.
+        path: As for ``load_policy``.
+    """
+
+    label: str
+    path: str
+
+    @classmethod
+    def parse(cls, text: str) -> Candidate:
+        """Reads ``LABEL=DIRECTORY`` or ``DIRECTORY``, whose last part is then the label."""
+        label, equals, path = text.partition("=")
+        if equals and label and path and "/" not in label:
+            return cls(label, path)
+        return cls(Path(text).name or text, text)
+
+
+@dataclass(frozen=True)
+class Options:
+    """All that an evaluation depends on but the sources; plain data that other processes take.
+
+    Attributes:
+        candidates: The policies, side by side.
+        contract: File; empty for sources that need none.
+        steps: See ``Setting``.
+        episodes: See ``Setting``.
+        remap: See ``Setting``.
+        start_s: From the start of a source; what comes before leads up to it and is not reported.
+        end_s: The same; None: up to its end.
+        seed: Noise key of the first episode.
+        task: Text at the start.
+        device: ``cpu``, ``cuda`` or ``cuda:N``.
+        numerics: See ``load_policy``.
+        trust: The same.
+        pace: Of plans that run beside.
+        capsules: Whole states that a session's store holds.
+    """
+
+    candidates: tuple[Candidate, ...]
+    contract: str = ""
+    steps: str = "rate"
+    episodes: EpisodeRule | None = None
+    remap: Mapping[str, str] = field(default_factory=dict)
+    start_s: float = 0.0
+    end_s: float | None = None
+    seed: int = 0
+    task: str = ""
+    device: str = "cpu"
+    numerics: str = "exact"
+    trust: bool = False
+    pace: Pace = Pace()  # noqa: RUF009  frozen
+    capsules: int = CAPSULES
+
+
+@dataclass(frozen=True)
+class SourceFacts:
+    """What a report says of a source.
+
+    Attributes:
+        name: Path.
+        start_ns: Recorded time of the first message.
+        end_ns: Of the last.
+        topics: Name, type and messages of each.
+        defects: In words.
+    """
+
+    name: str
+    start_ns: int
+    end_ns: int
+    topics: tuple[tuple[str, str, int], ...]
+    defects: tuple[str, ...]
+
+    @classmethod
+    def of(cls, source: Source) -> SourceFacts:
+        """Of a source that has been read."""
+        topics = tuple((topic.name, topic.type, topic.count) for topic in source.topics)
+        defects = tuple(dict.fromkeys(source.defects))
+        return cls(source.name, source.start_ns, source.end_ns, topics, defects)
+
+
+@dataclass(frozen=True)
+class PolicyFacts:
+    """What a report says of a policy.
+
+    Attributes:
+        label: Its label.
+        path: Where it came from.
+        family: Its family.
+        state_id: Which policy, configuration and weights.
+        exec_id: On which arithmetic.
+        device: Where it ran.
+    """
+
+    label: str
+    path: str
+    family: str
+    state_id: str
+    exec_id: str
+    device: str
+
+
+@dataclass(frozen=True)
+class Result:
+    """One source, evaluated.
+
+    Attributes:
+        source: What it is.
+        tracks: One for each policy.
+    """
+
+    source: SourceFacts
+    tracks: tuple[Track, ...]
+
+
+class Evaluator:
+    """Opens contract and policies once; ``run`` each source.
+
+    Attributes:
+        options: As given.
+        contract: None where there is none.
+        ports: Of the policies.
+        sessions: By label.
+    """
+
+    def __init__(self, options: Options) -> None:
+        """Loads everything.
+
+        Raises:
+            FlashRTError: A policy, the contract or the device do not fit; says what was expected.
+        """
+        labels = [candidate.label for candidate in options.candidates]
+        twice = {label for label in labels if labels.count(label) > 1}
+        if twice or not labels:
+            raise InvalidArgumentError(
+                "--policy: expected policies with different labels, found "
+                f"{', '.join(sorted(twice)) or 'none'}; write LABEL=DIRECTORY"
+            )
+        self.options = options
+        self.contract = Contract.load(options.contract) if options.contract else None
+        self.sessions: dict[str, PolicySession] = {}
+        try:
+            for candidate in options.candidates:
+                self.sessions[candidate.label] = self._open(candidate)
+        except BaseException:
+            self.close()
+            raise
+        self.ports: Ports = next(iter(self.sessions.values())).policy.ports()
+        self._paths = {candidate.label: candidate.path for candidate in options.candidates}
+
+    def policies(self) -> list[PolicyFacts]:
+        """What the policies are."""
+        return [
+            PolicyFacts(
+                label,
+                self._paths[label],
+                session.policy.family,
+                session.state_id,
+                session.exec_id,
+                session.device.name,
+            )
+            for label, session in self.sessions.items()
+        ]
+
+    def setting(self) -> Setting:
+        """How sources are stepped."""
+        options = self.options
+        return Setting(self.contract, self.ports, options.steps, options.episodes, options.remap)
+
+    def run(self, path: str | Path, progress: Progress | None = None) -> Result:
+        """Drives all policies over one source, from their beginning.
+
+        Args:
+            path: Of the source.
+            progress: Told how far it is.
+
+        Raises:
+            FlashRTError: The source cannot be read, or lacks what the contract needs.
+        """
+        source = open_source(path)
+        try:
+            tracks = self.drive(source, progress)
+            return Result(SourceFacts.of(source), tuple(tracks))
+        finally:
+            source.close()
+
+    def drive(self, source: Source, progress: Progress | None = None) -> list[Track]:
+        """As ``run``, of an open source."""
+        options, setting = self.options, self.setting()
+        drivers = self.drivers(source)
+        begin_ns = source.start_ns + round(options.start_s * 1e9)
+        end_ns = None if options.end_s is None else source.start_ns + round(options.end_s * 1e9)
+        for moment in source.moments(setting):
+            if end_ns is not None and moment.time_ns >= end_ns:
+                break
+            for driver in drivers:
+                driver.take(moment, moment.time_ns >= begin_ns)
+            if progress is not None:
+                progress(moment.time_ns)
+        return [driver.finish() for driver in drivers]
+
+    def drivers(self, source: Source) -> list[Driver]:
+        """A driver for each policy, whose session stands at its beginning."""
+        elements = source.elements(self.setting())
+        found = []
+        for label, session in self.sessions.items():
+            session.withdraw_plan()
+            session.restore(BEGINNING)
+            found.append(
+                Driver(label, source.name, session, elements, self.contract, self.options.pace)
+            )
+        return found
+
+    def close(self) -> None:
+        """Frees the sessions."""
+        for session in self.sessions.values():
+            session.close()
+
+    def _open(self, candidate: Candidate) -> PolicySession:
+        options = self.options
+        policy = load_policy(candidate.path, options.trust, options.numerics)
+        if self.contract is not None:
+            self.contract.check(policy.ports(), policy.layout())
+        layout = complete_layout(policy)
+        whole_bytes = layout.fixed_bytes + 4096 + layout.capacity * layout.row_bytes
+        session = PolicySession(
+            policy,
+            device=options.device,
+            seed=options.seed,
+            store_bytes=max(1 << 20, 2 * options.capsules * whole_bytes),
+            rollback_depth=0,
+            preview_sets=0,
+        )
+        session.host.task = session.check_task(options.task)
+        session.snapshot(BEGINNING, pin=True)
+        return session

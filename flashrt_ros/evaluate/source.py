@@ -1,0 +1,213 @@
+"""What is evaluated: a recording with messages, or another source of control steps."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Protocol
+
+from flashrt_ros.bag.message import Message, Topic
+from flashrt_ros.bag.reader import BagReader
+from flashrt_ros.contract.contract import Contract
+from flashrt_ros.errors import InvalidArgumentError, NotFoundError
+from flashrt_ros.evaluate.elements import Elements, elements_of
+from flashrt_ros.evaluate.timeline import Entry, Moment, Setting, Timeline, Topics
+
+LEAD_PERIODS = 2
+"""Control periods before an entry that are read besides the span of histories."""
+
+
+class Source(Protocol):
+    """A recording, or a data set; made of a path, closed after use.
+
+    Attributes:
+        name: For people: the path.
+        start_ns: Recorded time of the first message or frame.
+        end_ns: Of the last.
+        topics: What is in it.
+    """
+
+    name: str
+    start_ns: int
+    end_ns: int
+    topics: tuple[Topic, ...]
+
+    @property
+    def defects(self) -> list[str]:
+        """What is amiss, in words; reading may add to it."""
+
+    def elements(self, setting: Setting) -> Elements:
+        """The elements of the recorded action."""
+
+    def moments(self, setting: Setting, entry: Entry | None = None) -> Iterator[Moment]:
+        """Yields control steps in order of time.
+
+        Args:
+            setting: How to step; the same as in earlier calls.
+            entry: Where to begin; None: at the start. The moments that follow are the same,
+                to the bit, as if all had been read.
+
+        Raises:
+            NotFoundError: The contract needs what is not there.
+            InvalidArgumentError: The setting does not fit this source.
+        """
+
+    def close(self) -> None:
+        """Frees files."""
+
+
+def open_source(path: str | Path) -> Source:
+    """Opens what lies at ``path``.
+
+    Raises:
+        NotFoundError: There is nothing.
+        CorruptError: It cannot be read.
+    """
+    return BagSource(path)
+
+
+class BagSource:
+    """A recording of ROS messages; see ``Source``."""
+
+    def __init__(self, path: str | Path) -> None:
+        """Opens it.
+
+        Args:
+            path: A recording's folder, or one of its files; see ``BagReader``.
+
+        Raises:
+            NotFoundError: There is no such recording.
+            CorruptError: None of its files can be read.
+        """
+        self._reader = BagReader(path)
+        self.name = str(path)
+        self.topics = self._reader.topics
+        self.start_ns, self.end_ns = self._reader.span_ns
+        self._own: list[str] = []
+        self._timeline: Timeline | None = None
+
+    @property
+    def defects(self) -> list[str]:
+        """What is amiss, in words."""
+        found = self._reader.defects + self._own
+        if self._timeline is not None:
+            found += _words(self._timeline)
+        return found
+
+    def elements(self, setting: Setting) -> Elements:
+        """The action as contract and policy have it."""
+        return elements_of(_contract(setting, self.name), setting.ports)
+
+    def moments(self, setting: Setting, entry: Entry | None = None) -> Iterator[Moment]:
+        """See ``Source.moments``."""
+        contract = _contract(setting, self.name)
+        topics = self._find(setting, contract)
+        if setting.steps == "recorded" and not topics.commands:
+            raise InvalidArgumentError(
+                f"{self.name}: --steps recorded: expected recorded commands on "
+                f"{contract.actions[0].topic}, found none"
+            )
+        self._timeline = Timeline(setting, topics, self.start_ns, entry)
+        if entry is None:
+            return self._timeline.moments(self._reader.messages(topics.names))
+        return self._timeline.moments(self._from(contract, topics, entry))
+
+    def close(self) -> None:
+        """Closes the files."""
+        self._reader.close()
+
+    def _from(self, contract: Contract, topics: Topics, entry: Entry) -> Iterator[Message]:
+        """The messages that an entry needs first, then all from a little before it."""
+        spans_ms = [o.history.span_ms for o in contract.observations if o.history is not None]
+        lead_ns = round(max(spans_ms, default=0.0) * 1e6)
+        lead_ns += round(LEAD_PERIODS * contract.period_s * 1e9)
+        begin_ns = max(self.start_ns, entry.cut_ns - lead_ns)
+        first = [
+            message
+            for topic, time_ns in entry.newest_ns.items()
+            if time_ns < begin_ns and (message := self._at(topic, time_ns)) is not None
+        ]
+        return heapq.merge(
+            sorted(first, key=lambda message: message.time_ns),
+            self._reader.messages(topics.names, begin_ns),
+            key=lambda message: message.time_ns,
+        )
+
+    def _at(self, topic: str, time_ns: int) -> Message | None:
+        """The last message that a topic has at exactly this time."""
+        found = None
+        for message in self._reader.messages({topic}, time_ns):
+            if message.time_ns != time_ns:
+                break
+            found = message
+        return found
+
+    def _find(self, setting: Setting, contract: Contract) -> Topics:
+        """Recorded topics for those of the contract; says which are missing."""
+        recorded = {topic.name.strip("/"): topic for topic in self.topics}
+        self._own = []
+
+        def find(name: str, type_name: str) -> str:
+            topic = recorded.get(setting.remap.get(name, name).replace("~/", "").strip("/"))
+            if topic is None or not topic.count:
+                return ""
+            if topic.type != type_name:
+                self._own.append(
+                    f"{topic.name}: recorded as {topic.type}, the contract expects {type_name}; "
+                    "not read"
+                )
+                return ""
+            return topic.name
+
+        inputs = {}
+        missing = []
+        for name, type_name, _ in contract.topics():
+            if found := find(name, type_name):
+                inputs[found] = name
+            elif name in contract.needed_topics():
+                missing.append(name)
+            else:
+                self._own.append(f"{name}: an optional input without messages")
+        if missing:
+            raise NotFoundError(
+                f"{self.name}: expected messages on {', '.join(missing)}, which the contract "
+                f"needs, found {', '.join(t.name for t in self.topics if t.count) or 'none'}"
+                + "".join(f"; {words}" for words in self._own)
+            )
+        commands = {}
+        for output in contract.actions:
+            if found := find(output.topic, output.type):
+                commands[found] = output.topic
+            else:
+                self._own.append(f"{output.topic}: no recorded commands to compare with")
+        marker = ""
+        if setting.episodes is not None and setting.episodes.topic:
+            topic = recorded.get(setting.episodes.topic.strip("/"))
+            if topic is None:
+                raise NotFoundError(
+                    f"{self.name}: no topic {setting.episodes.topic} that could mark episodes; "
+                    f"it has {', '.join(t.name for t in self.topics)}"
+                )
+            marker = topic.name
+        return Topics(inputs, commands, marker)
+
+
+def _contract(setting: Setting, name: str) -> Contract:
+    if setting.contract is None:
+        raise InvalidArgumentError(f"{name}: a recording of messages needs --contract FILE")
+    return setting.contract
+
+
+def _words(timeline: Timeline) -> list[str]:
+    """What reading has found, in words."""
+    found = list(timeline.notices)
+    for topic, (words, count) in {**timeline.faulty, **timeline.command_faults}.items():
+        found.append(f"{topic}: {count} messages could not be used, the first: {words}")
+    if timeline.jumps:
+        found.append(f"{len(timeline.jumps)} jumps back in time, the first: {timeline.jumps[0]}")
+    if timeline.backwards:
+        found.append(f"{timeline.backwards} messages recorded before the one before them")
+    if timeline.skipped_s:
+        found.append(f"silences of {timeline.skipped_s:.1f} s in all were not gone through")
+    return found
