@@ -6,16 +6,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from flashrt_ros.contract.action_entries import read_output, read_start
 from flashrt_ros.contract.check import cautions, check_ports
 from flashrt_ros.contract.definitions import add_definitions
 from flashrt_ros.contract.entries import (
     read_observation,
-    read_output,
-    read_start,
     read_stop_input,
     read_task_input,
 )
-from flashrt_ros.contract.schema import KEYS, Input, Observation, Output, Qos, Start
+from flashrt_ros.contract.frames import INPUTS as FRAME_INPUTS
+from flashrt_ros.contract.schema import KEYS, Input, Observation, Output, Part, Qos, Start
 from flashrt_ros.contract.section import Section, parse
 from flashrt_ros.contract.stop import StopInput
 from flashrt_ros.contract.task import TaskInput
@@ -139,7 +139,10 @@ class Contract:
                 found.append(image.camera_info)
         if self.task is not None:
             found.append(self.task)
-        return (*found, self.start.measured) if self.start else tuple(found)
+        measured = (self.start.measured,) if self.start else ()
+        if any(isinstance(part, Part) and part.transform for part in (*found, *measured)):
+            found += FRAME_INPUTS
+        return (*found, *measured)
 
     def needed_topics(self) -> frozenset[str]:
         """Topics without which there is no step: not those of optional inputs alone."""

@@ -106,7 +106,7 @@ class PartReader:
         if part.frame_id and (found := decoded.message.header.frame_id) != part.frame_id:
             raise self._fault(
                 f"expected frame_id {part.frame_id!r}, found {found!r}: nothing is transformed, "
-                "so the numbers would be those of another frame"
+                "so the numbers would be those of another frame; or say `transform: true`"
             )
         try:
             values = np.asarray(self._field.values(decoded.message), dtype=np.float64)

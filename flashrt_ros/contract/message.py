@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from flashrt_ros.contract.framed import Framed
 from flashrt_ros.contract.image.reader import Frame
 from flashrt_ros.contract.schema import Input
 
@@ -24,7 +25,7 @@ class Message:
         stamp_ns: Header stamp, clock of the publisher; 0 where there is none.
         digest: Of the serialized message.
         sequence: Messages received on the topic so far, this one included.
-        values: What was read; images perhaps not yet decoded.
+        values: What was read; images perhaps not yet decoded, poses not yet transformed.
         faults: Why something could not be read.
         text: Of a task.
     """
@@ -33,7 +34,9 @@ class Message:
     stamp_ns: int = 0
     digest: int = 0
     sequence: int = 0
-    values: dict[Input, np.ndarray[Any, Any] | Frame] = dataclasses.field(default_factory=dict)
+    values: dict[Input, np.ndarray[Any, Any] | Frame | Framed] = dataclasses.field(
+        default_factory=dict
+    )
     faults: dict[Input, str] = dataclasses.field(default_factory=dict)
     text: str = ""
 
@@ -41,7 +44,7 @@ class Message:
         """What ``source`` reads.
 
         Raises:
-            ContractError: An image turned out to be damaged.
+            ContractError: An image turned out to be damaged, or there is no transform.
         """
         value = self.values[source]
-        return value.array() if isinstance(value, Frame) else value
+        return value if isinstance(value, np.ndarray) else value.array()

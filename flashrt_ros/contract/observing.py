@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
+from flashrt_ros.contract.framed import Framed
 from flashrt_ros.contract.history import past
 from flashrt_ros.contract.image.reader import Frame
 from flashrt_ros.contract.image.schema import CameraInfo, ImagePart
 from flashrt_ros.contract.message import Array, Message
 from flashrt_ros.contract.sample import InputStamp
-from flashrt_ros.contract.schema import Observation
+from flashrt_ros.contract.schema import Observation, Part, Source
 from flashrt_ros.errors import ContractError
 
 NONE_YET = "no message"
@@ -57,6 +59,7 @@ def observe(
     faults = dict.fromkeys(absences, "") if observation.optional else dict(absences)
     used: dict[str, list[Message]] = {}
     columns: list[list[Array]] = []
+    behind: dict[tuple[str, int], Message] = {}
     for source in observation.sources:
         message = newest[source.topic]
         if absences[source.topic] or message is None or faults[source.topic]:
@@ -77,6 +80,7 @@ def observe(
                 )
             columns.append([step.value(source) for step in steps])
             used[source.topic] = steps
+            behind |= _transforms(source, steps)
         except ContractError as error:
             faults[source.topic] = str(error)
     stamps = []
@@ -84,14 +88,27 @@ def observe(
         for message in used.get(topic, [])[:-1]:
             stamps.append(_stamp(observation.key, topic, message, now_ns, present, ""))
         stamps.append(_stamp(observation.key, topic, newest[topic], now_ns, present, fault))
+    for (topic, _), message in behind.items():
+        stamp = _stamp(observation.key, topic, message, now_ns, present, "")
+        stamps.append(replace(stamp, lasting=True))
     image = observation.image
     if present and image is not None and (info := image.camera_info) is not None:
         fault = _camera_fault(image, newest[image.topic], infos)
         faults[info.topic] = fault
-        stamps.append(_stamp(observation.key, info.topic, infos.get(info), now_ns, present, fault))
+        stamp = _stamp(observation.key, info.topic, infos.get(info), now_ns, present, fault)
+        stamps.append(replace(stamp, lasting=True))
     if any(faults.values()):
         return stamps, None
     return stamps, _array(observation, columns, present)
+
+
+def _transforms(source: Source, steps: Sequence[Message]) -> dict[tuple[str, int], Message]:
+    """The messages that brought values into the frame of their part, by topic and sequence."""
+    if not isinstance(source, Part) or not source.transform:
+        return {}
+    values = [step.values[source] for step in steps]
+    framed = [value for value in values if isinstance(value, Framed)]
+    return {(topic, m.sequence): m for value in framed for topic, m in value.used}
 
 
 def _array(observation: Observation, columns: list[list[Array]], present: bool) -> Array:

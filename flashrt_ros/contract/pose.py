@@ -173,3 +173,29 @@ def from_matrix(matrix: Values) -> Values:
     }
     found = np.array(rows[largest], dtype=np.float64)
     return np.asarray(found / np.linalg.norm(found))
+
+
+def rotate(quaternion: Values, vector: Values) -> Values:
+    """A vector turned by a unit quaternion."""
+    return np.asarray(to_matrix(quaternion) @ vector)
+
+
+def product(first: Values, second: Values) -> Values:
+    """The rotation ``second``, then ``first``, as a unit quaternion."""
+    a, b = first[:3], second[:3]
+    turned = np.append(
+        first[3] * b + second[3] * a + np.cross(a, b), first[3] * second[3] - float(a @ b)
+    )
+    return np.asarray(turned / np.linalg.norm(turned))
+
+
+def compose(first: Values, second: Values) -> Values:
+    """Of the poses of B in A and of C in B the pose of C in A."""
+    position = first[:3] + rotate(first[3:], second[:3])
+    return np.concatenate([position, product(first[3:], second[3:])])
+
+
+def inverse(pose: Values) -> Values:
+    """Of the pose of B in A the pose of A in B."""
+    back = np.append(-pose[3:6], pose[6])
+    return np.concatenate([-rotate(back, pose[:3]), back])

@@ -41,6 +41,7 @@ class InputStamp:
         sequence: Messages received on the topic so far, this one included; 0 without a message.
         present: False where an optional input's fill value was used.
         fault: Why this input hinders the sample, or empty.
+        lasting: It holds until the next one comes, so its age says nothing.
     """
 
     observation: str
@@ -51,6 +52,7 @@ class InputStamp:
     sequence: int = 0
     present: bool = True
     fault: str = ""
+    lasting: bool = False
 
 
 @dataclass(frozen=True)
@@ -89,7 +91,12 @@ class Sample:
         """
         newest: dict[tuple[str, str], float] = {}
         for stamp in self.stamps:
-            if stamp.observation in keys and stamp.present and stamp.sequence:
+            if (
+                stamp.observation in keys
+                and stamp.present
+                and stamp.sequence
+                and not stamp.lasting
+            ):
                 key = (stamp.observation, stamp.topic)
                 newest[key] = min(newest.get(key, stamp.age_ms), stamp.age_ms)
         if not newest:

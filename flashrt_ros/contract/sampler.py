@@ -7,20 +7,23 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from flashrt_ros.contract.contract import Contract
 from flashrt_ros.contract.conversions import Decoded, PartReader, decode
+from flashrt_ros.contract.framed import FramedReader
+from flashrt_ros.contract.frames import TF, FrameInput, FrameReader, Frames
 from flashrt_ros.contract.image.camera_info import CameraInfoReader, distortion
 from flashrt_ros.contract.image.reader import ImageReader
 from flashrt_ros.contract.image.schema import CameraInfo, ImagePart
+from flashrt_ros.contract.input_types import input_field
 from flashrt_ros.contract.message import Array, Message
 from flashrt_ros.contract.observing import absence, observe
 from flashrt_ros.contract.sample import InputStamp, Received, Sample
-from flashrt_ros.contract.schema import Input
+from flashrt_ros.contract.schema import Input, Part
 from flashrt_ros.contract.task import TaskInput, TaskReader, TaskText
 from flashrt_ros.errors import ContractError
 
@@ -34,7 +37,7 @@ MAX_PADDING = 3
 """Trailing bytes that every middleware adds to reach a multiple of four; not worth a word."""
 
 
-Reader = PartReader | ImageReader | CameraInfoReader | TaskReader
+Reader = PartReader | FramedReader | ImageReader | CameraInfoReader | TaskReader | FrameReader
 
 
 @dataclass
@@ -87,10 +90,11 @@ class Sampler:
         self.contract = contract
         self._lock = threading.Lock()
         self._topics: dict[str, _Topic] = {}
+        self._frames = Frames()
         self._lazy = lazy
         for topic, type_name, _ in contract.topics():
             inputs = dict.fromkeys(i for i in contract.inputs() if i.topic == topic)
-            readers = [_reader(source) for source in inputs]
+            readers = [_reader(source, self._frames) for source in inputs]
             images = any(isinstance(source, ImagePart) for source in inputs)
             kept = min(history, IMAGE_HISTORY) if images else history
             window_ns = _window_ns(contract, topic)
@@ -168,6 +172,11 @@ class Sampler:
                 if isinstance(reader, TaskReader):
                     entry.text = reader(decoded.message)
                     continue
+                if isinstance(reader, FrameReader):
+                    continue
+                if isinstance(reader, FramedReader):
+                    entry.values[part] = reader(decoded)
+                    continue
                 if isinstance(reader, CameraInfoReader):
                     entry.values[part] = reader(decoded.message)
                     continue
@@ -198,6 +207,7 @@ class Sampler:
             for other in self._topics.values():
                 other.messages.clear()
                 other.stamp_ns = 0
+            self._frames.clear()
         # The highest so far: many small steps back add up to a jump.
         state.stamp_ns = max(entry.stamp_ns, state.stamp_ns)
         state.sequence += 1
@@ -214,13 +224,15 @@ class Sampler:
                 self._infos[reader.part] = entry
             elif isinstance(reader, TaskReader):
                 self._task = entry
+            elif isinstance(reader, FrameReader) and decoded is not None:
+                self._frames.take(decoded.message, entry, reader.part)
         return jump
 
     def _notices(self, topic: str, state: _Topic, decoded: Decoded | None) -> tuple[str, ...]:
         if decoded is None:
             return ()
         found = []
-        if decoded.stamp_ns == 0:
+        if decoded.stamp_ns == 0 and state.type != TF:
             found.append(f"topic {topic!r}: unstamped, the receive time is used")
         if any(
             isinstance(r, PartReader) and r.part.positional and not decoded.carries_names(r.part)
@@ -255,6 +267,7 @@ class Sampler:
                 state.messages.clear()
                 state.stamp_ns = 0
                 state.said.clear()
+            self._frames.clear()
 
     def sample(self, now_ns: int, not_before_ns: int = 0) -> Sample:
         """Makes the observations as of ``now_ns``.
@@ -294,8 +307,7 @@ class Sampler:
             message = newest[start.measured.topic]
             measured_fault = absence(message, start.max_age_ms, now_ns, not_before_ns)
             if message is not None and not measured_fault:
-                measured_fault = message.faults.get(start.measured, "")
-                measured = None if measured_fault else message.value(start.measured)
+                measured, measured_fault = _measured(message, start.measured)
         faults = tuple(f"{s.observation} ({s.topic}): {s.fault}" for s in stamps if s.fault)
         return Sample(
             observations,
@@ -309,7 +321,23 @@ class Sampler:
         )
 
 
-def _reader(source: Input) -> Reader:
+def _measured(message: Message, part: Part) -> tuple[Array | None, str]:
+    """Positions, or why they cannot be used."""
+    if fault := message.faults.get(part, ""):
+        return None, fault
+    try:
+        return message.value(part), ""
+    except ContractError as error:
+        return None, str(error)
+
+
+def _reader(source: Input, frames: Frames) -> Reader:
+    if isinstance(source, FrameInput):
+        return FrameReader(source)
+    if isinstance(source, Part) and source.transform:
+        labels = input_field(source.type, source.field).labels
+        whole = replace(source, names=labels, frame_id="", elements=())
+        return FramedReader(source, PartReader(whole), labels, frames)
     if isinstance(source, CameraInfo):
         return CameraInfoReader(source)
     if isinstance(source, TaskInput):

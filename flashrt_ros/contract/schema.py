@@ -7,6 +7,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from flashrt_ros.contract.frames import FrameInput
 from flashrt_ros.contract.image.schema import CameraInfo, ImagePart
 from flashrt_ros.contract.pose import POSITION, ROTATION
 from flashrt_ros.contract.qos import KEYS as QOS_KEYS
@@ -65,6 +66,7 @@ KEYS: Mapping[str, tuple[str, ...]] = {
         "positional",
         "names_field",
         "frame_id",
+        "transform",
         "unit",
         "qos",
     ),
@@ -110,6 +112,7 @@ class Part:
         names_field: Path of the texts that name the elements of ``field``; empty: as the type
             has it.
         frame_id: That the header must have; empty: any.
+        transform: What comes in another frame is brought into this one.
         unit: Unit of all of them; empty where none is given.
         qos: Of the subscription.
         path: Key path in the file, for messages.
@@ -126,11 +129,12 @@ class Part:
     unit: str = ""
     qos: Qos = dataclasses.field(default_factory=Qos)
     path: str = ""
+    transform: bool = False
 
 
 Source = Part | ImagePart
 """What an observation is read from: one topic each."""
-Input = Part | ImagePart | CameraInfo | TaskInput
+Input = Part | ImagePart | CameraInfo | TaskInput | FrameInput
 """Whatever is subscribed to."""
 
 
