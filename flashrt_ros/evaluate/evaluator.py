@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import torch
+
 from flashrt_ros.contract.contract import Contract
 from flashrt_ros.errors import InvalidArgumentError
 from flashrt_ros.evaluate.drive import Driver, Pace
@@ -196,7 +198,15 @@ class Evaluator:
     def setting(self) -> Setting:
         """How sources are stepped."""
         options = self.options
-        return Setting(self.contract, self.ports, options.steps, options.episodes, options.remap)
+        session = next(iter(self.sessions.values()))
+        byte_ports = frozenset(
+            port.key
+            for port in self.ports.observations
+            if session.layout.find(port.buffer).dtype is torch.uint8
+        )
+        return Setting(
+            self.contract, self.ports, options.steps, options.episodes, options.remap, byte_ports
+        )
 
     def run(self, path: str | Path, progress: Progress | None = None) -> Result:
         """Drives all policies over one source, from their beginning.

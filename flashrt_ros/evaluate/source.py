@@ -10,6 +10,7 @@ from typing import Protocol
 from flashrt_ros.bag.message import Message, Topic
 from flashrt_ros.bag.reader import BagReader
 from flashrt_ros.contract.contract import Contract
+from flashrt_ros.dataset.info import is_dataset
 from flashrt_ros.errors import InvalidArgumentError, NotFoundError
 from flashrt_ros.evaluate.elements import Elements, elements_of
 from flashrt_ros.evaluate.timeline import Entry, Moment, Setting, Timeline, Topics
@@ -63,7 +64,12 @@ def open_source(path: str | Path) -> Source:
     Raises:
         NotFoundError: There is nothing.
         CorruptError: It cannot be read.
+        FlashRTError: It is a data set that cannot be read, see ``DatasetReader``.
     """
+    if is_dataset(Path(path)):
+        from flashrt_ros.evaluate.dataset_source import DatasetSource
+
+        return DatasetSource(path)
     return BagSource(path)
 
 

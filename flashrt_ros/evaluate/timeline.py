@@ -39,6 +39,7 @@ class Setting:
         steps: ``rate``: at the contract's rate; ``recorded``: whenever a command was recorded.
         episodes: How they are told apart; None: one, or as the source itself says.
         remap: Recorded topic by topic of the contract, where they differ.
+        byte_ports: Ports of pictures whose buffers hold bytes; others take 0 to 1.
     """
 
     contract: Contract | None
@@ -46,6 +47,7 @@ class Setting:
     steps: str = "rate"
     episodes: EpisodeRule | None = None
     remap: Mapping[str, str] = field(default_factory=dict)
+    byte_ports: frozenset[str] = frozenset()
 
     def needed(self) -> Contract:
         """The contract, for sources that cannot do without."""
