@@ -163,7 +163,8 @@ setup(
     setup_requires=requirements.build_requirements() if asked_for_requirements else [],
     install_requires=[*groups["run"], *groups["torch"], *requirements.ros_requirements()],
     extras_require={
-        name: groups[name] for name in ("cuda", "demo", "images", "language", "report", "test")
+        name: groups[name]
+        for name in ("cuda", "demo", "images", "language", "report", "test", "trees")
     },
     entry_points={
         "console_scripts": [f"{NAME} = {NAME}.cli:main"],

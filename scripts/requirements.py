@@ -29,7 +29,9 @@ GROUPS: dict[str, list[str]] = {
     # A lower bound only: robots bring a torch of their own.
     "torch": ["torch>=2.4"],
     "cuda": ["cuda-bindings"],
-    "demo": ["mujoco", "py_trees"],
+    "demo": ["mujoco", "py_trees>=2.2"],
+    # Behaviours for trees.
+    "trees": ["py_trees>=2.2"],
     # JPEG, PNG and compressed depth from cameras.
     "images": ["pillow"],
     # Task texts of hosted policies.
@@ -46,6 +48,7 @@ GROUPS: dict[str, list[str]] = {
         "mypy~=2.4.1",
         "pillow",
         "plotly",
+        "py_trees>=2.2",
         "pyarrow",
         "pytest",
         "pytest-timeout",

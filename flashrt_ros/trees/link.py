@@ -1,0 +1,235 @@
+"""The clients of one policy node's services, shared by all behaviours of a ROS node."""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from collections.abc import Mapping
+from typing import Any
+
+from rclpy.callback_groups import ReentrantCallbackGroup
+
+from flashrt_ros.errors import InvalidArgumentError
+from flashrt_ros.srv import (
+    Command,
+    DropCapsule,
+    Fork,
+    GetCapsule,
+    ListCapsules,
+    LoadCapsule,
+    MoveCapsule,
+    Preview,
+    ResetEpisode,
+    Restore,
+    Rollback,
+    SaveCapsule,
+    Snapshot,
+)
+from flashrt_ros.trees.call import Call, Clock, VerbTimes
+from flashrt_ros.trees.news import News
+
+SERVICES: Mapping[str, Any] = {
+    "snapshot": Snapshot,
+    "restore": Restore,
+    "fork": Fork,
+    "rollback": Rollback,
+    "preview": Preview,
+    "reset_episode": ResetEpisode,
+    "list_capsules": ListCapsules,
+    "get_capsule": GetCapsule,
+    "drop_capsule": DropCapsule,
+    "save_capsule": SaveCapsule,
+    "load_capsule": LoadCapsule,
+    "move_capsule": MoveCapsule,
+    "pause": Command,
+    "resume": Command,
+    "stop": Command,
+    "clear_stop": Command,
+}
+"""Every service of the policy node, and its type."""
+RESEND_S = 1.0
+"""Services answer in milliseconds, so after this long a request or its answer was lost."""
+FAREWELL_S = 5.0
+"""How long the answer to a request is awaited that nobody looks at."""
+
+_links: dict[tuple[int, str], PolicyLink] = {}
+_lock = threading.Lock()
+
+
+class PolicyLink:
+    """What the behaviours of one ROS node share of one policy.
+
+    Each client is made when the first behaviour that needs it is set up, and all are destroyed
+    with the last behaviour's ``shutdown``. Called by the thread that ticks; answers arrive in
+    whichever thread spins the node.
+
+    Attributes:
+        node: ROS node of the tree.
+        policy: Name of the policy node, as given.
+        clock: Steady clock.
+        times: By service, how its calls went.
+        generation: The highest that a service has told of; a status below it is from before.
+    """
+
+    clock: Clock
+
+    def __init__(self, node: Any, policy: str) -> None:
+        """Makes nothing yet; behaviours use ``shared``.
+
+        Args:
+            node: ROS node.
+            policy: Name of the policy node.
+        """
+        self.node, self.policy = node, policy
+        self.clock = time.monotonic
+        self.times: dict[str, VerbTimes] = {}
+        self.generation = 0
+        self.news: News | None = None
+        # The answers must not wait for a callback of the user's that takes long.
+        self._group = ReentrantCallbackGroup()
+        self._clients: dict[str, Any] = {}
+        self._farewells: list[Call] = []
+        self._run = uuid.uuid4().hex[:12]
+        self._serial = 0
+        self._last: Call | None = None
+        self._users = 0
+
+    @staticmethod
+    def shared(node: Any, policy: str) -> PolicyLink:
+        """The one of this node and policy; ``release`` it as often as it was asked for.
+
+        Args:
+            node: ROS node.
+            policy: Name of the policy node.
+
+        Raises:
+            InvalidArgumentError: The name is empty.
+        """
+        name = policy.rstrip("/")
+        if not name:
+            raise InvalidArgumentError(f"policy: expected the name of a node, found {policy!r}")
+        with _lock:
+            link = _links.get((id(node), name))
+            if link is None:
+                link = _links[id(node), name] = PolicyLink(node, name)
+            link._users += 1
+        return link
+
+    def release(self) -> None:
+        """One user less; the last one closes it."""
+        with _lock:
+            self._users -= 1
+            last = self._users == 0
+            if last:
+                del _links[(id(self.node), self.policy)]
+        if last:
+            self._close()
+
+    def use(self, verb: str) -> None:
+        """Makes the client of a service, unless it is there. Takes milliseconds: not in a tick."""
+        if verb not in self._clients:
+            # In full, as it is named to people.
+            name = self.node.resolve_service_name(f"{self.policy}/{verb}", only_expand=True)
+            self._clients[verb] = self.node.create_client(
+                SERVICES[verb], name, callback_group=self._group
+            )
+
+    def watch(self) -> News:
+        """Subscribes to what the node says of itself, unless that is done."""
+        if self.news is None:
+            self.news = News(self, self._group)
+        return self.news
+
+    @property
+    def clients(self) -> int:
+        """Service clients that it has."""
+        return len(self._clients)
+
+    @property
+    def pending(self) -> int:
+        """Requests that a client waits for an answer to."""
+        return sum(len(client._pending_requests) for client in self._clients.values())
+
+    def begin(
+        self,
+        verb: str,
+        fields: Mapping[str, Any],
+        timeout_s: float,
+        before: Call | None = None,
+    ) -> Call:
+        """Sends a request.
+
+        Args:
+            verb: A service that was announced by ``use``.
+            fields: Fields of the request that differ from their defaults.
+            timeout_s: From now to the answer.
+            before: The caller's call before: if that was lost and this is the same again, it keeps
+                its request id, and the node does not do the work twice. Only at once, and only if
+                nothing else was asked in between: later the first answer would be about the past.
+
+        Raises:
+            InvalidArgumentError: A field has a wrong type or range.
+        """
+        self._sweep()
+        request = _request(verb, fields)
+        times = self.times.setdefault(verb, VerbTimes())
+        tracked = hasattr(request, "request_id")
+        if tracked:
+            request.request_id = self._request_id(verb, request, before)
+        client = self._clients[verb]
+        call = Call(verb, client, request, timeout_s, RESEND_S, self.clock, times)
+        if tracked:
+            self._last = call
+        return call
+
+    def new_name(self, word: str) -> str:
+        """A name for a capsule that no other tree takes."""
+        self._serial += 1
+        return f"{word}-{self._run}-{self._serial}"
+
+    def farewell(self, names: list[str]) -> None:
+        """Has capsules dropped whose user was interrupted; nobody waits for the answers."""
+        for name in names:
+            self._farewells.append(self.begin("drop_capsule", {"name": name}, FAREWELL_S))
+
+    def heard(self, response: Any) -> None:
+        """Notes the generation that an answer tells of."""
+        self.generation = max(self.generation, getattr(response, "generation", 0))
+
+    def _request_id(self, verb: str, request: Any, before: Call | None) -> str:
+        if before is not None and before.lost and before is self._last and before.verb == verb:
+            request.request_id = before.request.request_id
+            soon = self.clock() - before.ended_s <= before.timeout_s
+            if soon and request == before.request:
+                return str(request.request_id)
+        self._serial += 1
+        return f"{self._run}-{self._serial}"
+
+    def _sweep(self) -> None:
+        self._farewells = [call for call in self._farewells if not call.poll()]
+
+    def _close(self) -> None:
+        for call in self._farewells:
+            call.let_go()
+        self._farewells.clear()
+        if self.news is not None:
+            self.news.close()
+            self.news = None
+        for client in self._clients.values():
+            self.node.destroy_client(client)
+        self._clients.clear()
+
+
+def _request(verb: str, fields: Mapping[str, Any]) -> Any:
+    # Unchecked, a wrong type shows when the request is sent, without the name of the field.
+    request = SERVICES[verb].Request(check_fields=True)
+    known = request.get_fields_and_field_types()
+    for name, value in fields.items():
+        try:
+            setattr(request, name, value)
+        except (AssertionError, TypeError, ValueError, OverflowError) as error:
+            raise InvalidArgumentError(
+                f"{verb}: {name}: expected {known[name]}, found {value!r} ({error})"
+            ) from None
+    return request

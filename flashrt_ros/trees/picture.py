@@ -1,0 +1,77 @@
+"""Trees to look at: as text with outcomes, as a table of verb times, as a drawing."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+from py_trees.behaviour import Behaviour
+from py_trees.display import dot_tree, unicode_tree
+
+from flashrt_ros.errors import NotFoundError
+from flashrt_ros.trees.linked import Linked
+from flashrt_ros.trees.service import ServiceBehaviour
+
+DOT_S = 30.0
+
+
+def text_tree(root: Behaviour) -> str:
+    """The tree as text: each behaviour with its outcome, its words, and how long its call took."""
+    lines = unicode_tree(root, show_status=True).splitlines()
+    for index, node in enumerate(_in_order(root)):
+        if isinstance(node, ServiceBehaviour) and node.took_ms == node.took_ms:
+            lines[index] += f" ({node.took_ms:.1f} ms)"
+    return "\n".join(lines) + "\n"
+
+
+def verb_table(root: Behaviour) -> str:
+    """How the services of a tree did, all of its composites' calls included.
+
+    Times are from sending to the answer, at the tree, of at most the last thousand calls. Shared
+    with other trees on the same ROS node; gone with ``shutdown``.
+    """
+    links = {id(node.link): node.link for node in root.iterate() if isinstance(node, Linked)}
+    lines = [f"{'service':16} {'n':>5} {'p50 ms':>8} {'max ms':>8}  not done"]
+    for link in links.values():
+        for verb, times in sorted(link.times.items() if link is not None else ()):
+            took = sorted(times.took_ms)
+            middle = f"{took[len(took) // 2]:8.1f} {took[-1]:8.1f}" if took else f"{'':17}"
+            counts = (times.refused, times.lost, times.cancelled)
+            words = zip(counts, ("refused", "lost", "cancelled"), strict=True)
+            bad = ", ".join(f"{count} {word}" for count, word in words if count)
+            lines.append(f"{verb:16} {times.done + sum(counts):5} {middle}  {bad}".rstrip())
+    return "\n".join(lines) + "\n"
+
+
+def write_svg(root: Behaviour, path: Path) -> None:
+    """Draws a tree with the program ``dot``.
+
+    Args:
+        root: Of the tree.
+        path: File to be written; ending in ``.dot`` it is the graph itself, without ``dot``.
+
+    Raises:
+        NotFoundError: There is no ``dot`` here.
+        RuntimeError: ``dot`` failed, with its words.
+    """
+    graph = dot_tree(root).to_string()
+    if path.suffix == ".dot":
+        path.write_text(graph, encoding="utf-8")
+        return
+    program = shutil.which("dot")
+    if program is None:
+        raise NotFoundError(
+            f"{path}: expected graphviz's program 'dot' for a drawing, found none on PATH; "
+            "install graphviz (apt install graphviz), or write a .dot file"
+        )
+    command: Sequence[str] = (program, "-Tsvg", "-o", str(path))
+    done = subprocess.run(command, input=graph, capture_output=True, text=True, timeout=DOT_S)
+    if done.returncode:
+        raise RuntimeError(f"{path}: dot ended with {done.returncode}: {done.stderr.strip()}")
+
+
+def _in_order(node: Behaviour) -> list[Behaviour]:
+    """The behaviours in the order of the lines."""
+    return [node, *(below for child in node.children for below in _in_order(child))]
