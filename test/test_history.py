@@ -69,6 +69,19 @@ def test_a_little_jitter_takes_no_older_message_and_much_does() -> None:
         assert seen(sampler, 150) == [wanted, 2.0]
 
 
+def test_a_message_that_is_broken_for_one_part_stands_for_no_moment_of_any() -> None:
+    """Else an observation would mix moments, and its record could not say of what it was made."""
+    fields = ({}, {"field": "velocity"})
+    parts = [{**JOINTS, **field, "names": ["a"]} for field in fields]
+    sampler = Sampler(contract(parts=parts, history={**HISTORY, "steps": 2}))
+    for number, velocity in enumerate((0.0, 1.0, float("nan"), 3.0)):
+        message = joint_state(["a"], [number], [velocity], stamp_ns=(1000 + 50 * number) * MS)
+        sampler.put("joint_states", message, 50 * number * MS)
+    sample = sampler.sample(150 * MS)
+    assert sample.observations["o"].tolist() == [[1.0, 1.0], [3.0, 3.0]]
+    assert [stamp.sequence for stamp in sample.stamps] == [2, 4]
+
+
 def test_while_there_are_too_few_the_oldest_repeats_or_no_step_is_taken() -> None:
     repeat, wait = Sampler(contract()), Sampler(contract(history={**HISTORY, "before": "wait"}))
     for sampler in (repeat, wait):

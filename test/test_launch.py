@@ -89,7 +89,7 @@ def test_recording_has_exactly_what_an_evaluation_reads() -> None:
     contract = Contract.load(DEMO)
     topics = recorder[recorder.index("--topics") + 1 :]
     assert topics == recorded_topics(contract, "/left/")
-    own = {"policy_step", "capsule_event", "status", "action_chunk"}
+    own = {"policy_step", "capsule_event", "provenance", "status", "action_chunk"}
     named = {topic for topic, *_ in contract.topics()} | {o.topic for o in contract.actions}
     resolved = {t if t.startswith("/") else f"/left/{t}" for t in named}
     assert set(topics) == resolved | {f"/left/policy/{name}" for name in own} | {

@@ -5,6 +5,7 @@ Needs the installed interfaces, but starts no node.
 
 from __future__ import annotations
 
+import json
 import math
 import sys
 from dataclasses import fields, replace
@@ -17,7 +18,7 @@ from contract_examples import MS, contract_dict, joint_state
 
 pytest.importorskip("flashrt_ros.msg")
 
-from flashrt_ros.msg import CapsuleEvent, CapsuleInfo, PolicyStatus
+from flashrt_ros.msg import CapsuleEvent, CapsuleInfo, PolicyStatus, Provenance
 
 from flashrt_ros import srv
 from flashrt_ros.contract import ActionShaper, Contract, InputStamp, Sampler
@@ -32,6 +33,8 @@ from flashrt_ros.ros.records import (
     ChunkRecord,
     EventKind,
     EventRecord,
+    PlanOrigin,
+    ProvenanceRecord,
     StatusRecord,
     StepRecord,
 )
@@ -116,6 +119,60 @@ def test_step_carries_resolved_topics_and_whole_digests() -> None:
     assert (stamp.stamp.sec, stamp.stamp.nanosec) == (2, 3)
     assert list(message.action) == [0.5, -0.5]
     assert message.period_ms == 0.0, "the first step has no period"
+
+
+def test_a_step_tells_what_it_takes_to_do_it_again() -> None:
+    plan = PlanOrigin(tick=7, task="cups", delay=3, consumed=2)
+    record = replace(
+        STEP,
+        run="r",
+        predicted=np.array([0.25, math.nan]),
+        dry_run=True,
+        ramp_share=0.5,
+        ramp_from=np.array([1.0]),
+        limited_from=np.array([2.0, 3.0]),
+        plan=plan,
+        act_stamps=STEP.stamps,
+        observation_digest=2**64 - 2,
+        noise_key=2**64 - 3,
+    )
+    message = messages.policy_step(record, 0, {"joint_states": "/joint_states"})
+    assert message.adopted
+    assert (message.plan_tick, message.plan_delay, message.plan_consumed) == (7, 3, 2)
+    assert (message.plan_task, message.run, message.dry_run) == ("cups", "r", True)
+    assert (message.ramp_share, list(message.ramp_from)) == (0.5, [1.0])
+    assert list(message.limited_from) == [2.0, 3.0]
+    assert message.predicted.tobytes() == record.predicted.tobytes()
+    assert message.act_observations[0].topic == "/joint_states"
+    assert (message.observation_digest, message.noise_key) == (2**64 - 2, 2**64 - 3)
+    assert not messages.policy_step(STEP, 0, {}).adopted, "control"
+
+
+def test_an_event_tells_which_state_was_taken() -> None:
+    record = EventRecord(
+        *(EventKind.ROLLBACK, 1, 2, 3, 4),
+        **{"run": "r", "source_id": "s", "source_tick": 5, "source_automatic": True},
+        **{"noise_key": 2**64 - 1, "file": "f"},
+    )
+    message = messages.capsule_event(record, 0, 6)
+    assert message.sequence == 6
+    for name in ("run", "source_id", "source_tick", "source_automatic", "noise_key", "file"):
+        assert getattr(message, name) == getattr(record, name), name
+
+
+def test_what_computes_travels_as_json() -> None:
+    record = ProvenanceRecord(
+        *("r", "recurrent", "cpu", "s", "e", {"a": '1"'}, {"b": "2"}, "{}", "c.yaml", {"d": "3"})
+    )
+    message = messages.provenance(record, 1_500_000_002)
+    assert (message.header.stamp.sec, message.header.stamp.nanosec) == (1, 500_000_002)
+    assert set(Provenance.get_fields_and_field_types()) == {
+        "header",
+        *(field.name for field in fields(ProvenanceRecord)),
+    }
+    assert json.loads(message.state_facts) == {"a": '1"'}
+    assert json.loads(message.versions) == {"d": "3"}
+    assert message.contract_source == "c.yaml"
 
 
 def test_chunk_is_row_major() -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from flashrt_ros.contract.action_entries import read_output, read_start
@@ -42,6 +43,7 @@ class Contract:
         task: Where the task text comes from; None: from parameter and services alone.
         stop: A topic that ends motion; None: services alone.
         source: File name, for messages.
+        document: What YAML had parsed, as JSON with sorted keys: to compare contracts by.
     """
 
     robot: str
@@ -54,6 +56,7 @@ class Contract:
     task: TaskInput | None = None
     stop: StopInput | None = None
     source: str = "contract"
+    document: str = field(default="", compare=False, repr=False)
 
     @property
     def period_s(self) -> float:
@@ -108,6 +111,7 @@ class Contract:
             task=read_task_input(top),
             stop=read_stop_input(top),
             source=source,
+            document=json.dumps(value, sort_keys=True, default=str),
         )
         _check_topics(contract, top)
         return contract

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from flashrt_ros.contract.message import Message
 from flashrt_ros.contract.schema import History, Input
@@ -14,7 +14,7 @@ SLACK = 0.1
 
 def past(
     history: History,
-    source: Input,
+    sources: Collection[Input],
     messages: Sequence[Message],
     newest: Message,
     not_before_ns: int,
@@ -27,7 +27,7 @@ def past(
 
     Args:
         history: What is asked for.
-        source: What is read.
+        sources: All that an observation reads of the topic; a step is one message for all.
         messages: Of its topic, in order of reception.
         newest: The one that the last step reads.
         not_before_ns: Steady clock; messages received before do not count.
@@ -41,7 +41,7 @@ def past(
         for message in messages
         if not_before_ns <= message.received_ns
         and message.sequence <= newest.sequence
-        and source not in message.faults
+        and not message.faults.keys() & sources
     ]
     stamped = all(message.stamp_ns for message in usable)
 

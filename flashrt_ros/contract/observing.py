@@ -72,7 +72,7 @@ def observe(
             if observation.history is not None:
                 steps = past(
                     observation.history,
-                    source,
+                    {each for each in observation.sources if each.topic == source.topic},
                     earlier[source.topic],
                     message,
                     not_before_ns,

@@ -122,6 +122,30 @@ class ActionShaper:
                 rest[start.pose.topic] = pose
         return rest
 
+    def pack(self, commands: Commands) -> Values:
+        """Commands as one vector, output after output, NaN for those without one."""
+        parts = [
+            commands.get(output.topic, np.full(_width(output), np.nan))
+            for output in self.contract.actions
+        ]
+        return np.concatenate(parts).astype(np.float64)
+
+    def unpack(self, vector: Values) -> dict[str, Values]:
+        """Commands that ``pack`` made a vector of.
+
+        Raises:
+            ContractError: It has another length than the contract's outputs have together.
+        """
+        widths = [_width(output) for output in self.contract.actions]
+        if vector.shape != (sum(widths),):
+            raise ContractError(
+                f"commands: expected {sum(widths)} numbers for {self.contract.source}, found "
+                f"shape {vector.shape}"
+            )
+        parts = np.split(vector, np.cumsum(widths)[:-1])
+        outputs = self.contract.actions
+        return {output.topic: part for output, part in zip(outputs, parts, strict=True)}
+
     def shape(self, action: npt.ArrayLike, last: Commands | None = None) -> Shaped:
         """Checks and limits one action.
 
@@ -146,7 +170,7 @@ class ActionShaper:
             wanted = values[self._index[output.topic]]
             before = None if last is None else last.get(output.topic)
             if before is None:
-                before = np.full(len(POSE) if output.is_pose else len(wanted), np.nan)
+                before = np.full(_width(output), np.nan)
             given, words, reason = self._limit(output, wanted, before)
             if reason:
                 return Shaped({}, values, reason)
@@ -311,6 +335,10 @@ class ActionShaper:
             return None
         fields = OUTPUT_TYPES[output.type].encode(output, values, stamp_ns, True)
         return Command(output, fields, values, False)
+
+
+def _width(output: Output) -> int:
+    return len(POSE) if output.is_pose else len(output.index)
 
 
 def _column(output: Output, by_name: Mapping[str, float], default: float) -> Values:

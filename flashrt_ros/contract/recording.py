@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from flashrt_ros.contract.contract import Contract
 
-REPORTS = ("policy_step", "capsule_event", "status", "action_chunk")
-"""Below the node's name: what each step was computed from, where its state came from, and why."""
+REPORTS = ("policy_step", "capsule_event", "provenance", "status", "action_chunk")
+"""Below the node's name: what each step was computed from and by, whence its state, and why."""
 ABSOLUTE = ("/clock", "/diagnostics")
 
 

@@ -24,12 +24,19 @@ class Admitted:
     Attributes:
         action: ``(A,)`` float64 to go on with; None where nothing may leave.
         refused: Why not; empty where it may.
-        blending: True while the ramp runs.
+        share: Part of the way to the action that it has let pass; 1: all of it.
+        origin: Measured positions or pose where the ramp begins; None without one.
     """
 
     action: Values | None
     refused: str = ""
-    blending: bool = False
+    share: float = 1.0
+    origin: Values | None = None
+
+    @property
+    def blending(self) -> bool:
+        """Whether the ramp runs."""
+        return self.origin is not None
 
 
 def distance_fault(
@@ -178,14 +185,28 @@ class StartGate:
         if share >= 1.0:
             self._from = None
             return Admitted(values)
-        index = list(start.index)
-        if start.pose is None:
-            values[index] = self._from + share * (values[index] - self._from)
-            return Admitted(values, "", True)
-        form = PoseForm(start.pose.rotation, start.pose.names)
-        here, _ = measured_pose(self._from)
-        there, fault = form.pose(values[index])
-        # An action that is no pose goes on as it is: the shaper says what is wrong with it.
-        if not fault and bool(np.isfinite(there).all()):
-            values[index] = form.elements(between(here, there, share))
-        return Admitted(values, "", True)
+        origin = self._from.copy()
+        return Admitted(blend(start, values, origin, share), "", share, origin)
+
+
+def blend(start: Start, action: Values, origin: Values, share: float) -> Values:
+    """What the start ramp makes of an action.
+
+    Args:
+        start: Of the contract.
+        action: ``(A,)`` in contract units.
+        origin: Measured positions in the order of ``start.measured.names``, or a pose.
+        share: Part of the way from there to the action, below 1.
+    """
+    values = np.array(action, dtype=np.float64)
+    index = list(start.index)
+    if start.pose is None:
+        values[index] = origin + share * (values[index] - origin)
+        return values
+    form = PoseForm(start.pose.rotation, start.pose.names)
+    here, _ = measured_pose(origin)
+    there, fault = form.pose(values[index])
+    # An action that is no pose goes on as it is: the shaper says what is wrong with it.
+    if not fault and bool(np.isfinite(there).all()):
+        values[index] = form.elements(between(here, there, share))
+    return values

@@ -29,7 +29,7 @@ from std_msgs.msg import String
 from flashrt_ros.demo.client import POLICY
 from flashrt_ros.demo.share import PACKAGE, shared
 from flashrt_ros.errors import StorageError
-from flashrt_ros.msg import ActionChunk, CapsuleEvent, PolicyStatus, PolicyStep
+from flashrt_ros.msg import ActionChunk, CapsuleEvent, PolicyStatus, PolicyStep, Provenance
 
 
 @dataclass(frozen=True)
@@ -60,6 +60,7 @@ TOPICS = (
     Topic(f"{POLICY}/capsule_event", CapsuleEvent),
     Topic(f"{POLICY}/action_chunk", ActionChunk),
     Topic(f"{POLICY}/status", PolicyStatus, latched=True),
+    Topic(f"{POLICY}/provenance", Provenance, latched=True),
     Topic("/diagnostics", DiagnosticArray),
     Topic("tree_snapshot", String),
 )

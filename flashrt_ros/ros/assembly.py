@@ -6,6 +6,7 @@ import time
 from typing import Any
 
 from flashrt_ros.contract import Contract
+from flashrt_ros.contract.versions import versions
 from flashrt_ros.errors import UnsupportedError
 from flashrt_ros.hardware.finding import Level
 from flashrt_ros.hardware.memory import in_words
@@ -19,7 +20,7 @@ from flashrt_ros.ros.outlet import RosOutlet
 from flashrt_ros.ros.parameters import Parameters
 from flashrt_ros.ros.plan_timing import PlanTiming
 from flashrt_ros.ros.planner import Planner
-from flashrt_ros.ros.records import Outlet
+from flashrt_ros.ros.records import Outlet, ProvenanceRecord
 from flashrt_ros.ros.stepper import Stepper
 from flashrt_ros.ros.storage import Storage
 from flashrt_ros.ros.trial import Trial
@@ -83,9 +84,26 @@ def make_stepper(
         planner,
         plans,
     )
+    outlet.provenance(provenance_of(session, contract, stepper.run))
     if settings["nvtx"]:
         _mark(stepper, intake, outlet)
     return stepper
+
+
+def provenance_of(session: PolicySession, contract: Contract, run: str) -> ProvenanceRecord:
+    """What computes the actions of a session."""
+    return ProvenanceRecord(
+        run=run,
+        policy=session.policy.family,
+        device=session.device.name,
+        state_id=session.state_id,
+        exec_id=session.exec_id,
+        state_facts=session.state_fingerprint.fields,
+        exec_facts=session.exec_fingerprint.fields,
+        contract=contract.document,
+        contract_source=contract.source,
+        versions=versions(),
+    )
 
 
 def _mark(stepper: Stepper, intake: Intake, outlet: Outlet) -> None:

@@ -9,11 +9,12 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from flashrt_ros.contract import ActionShaper, Command, Contract, StartGate
+from flashrt_ros.contract import ActionShaper, Admitted, Command, Contract, StartGate
 from flashrt_ros.contract.between import Interpolator
 from flashrt_ros.contract.horizon import Ahead, Horizon
 from flashrt_ros.contract.output import Commands
@@ -49,12 +50,30 @@ class Outcome:
         action: ``(A,)`` after blending and limits.
         reason: Why nothing left; empty where something did.
         limited: What was changed by limits, in words.
+        ramp: What the start ramp made of it.
+        limited_from: Commands before, as ``ActionShaper.pack`` has them, from which steps are
+            counted; None where limits changed nothing.
     """
 
     verdict: Verdict
     action: Vector
     reason: str = ""
     limited: tuple[str, ...] = ()
+    ramp: Admitted | None = None
+    limited_from: Vector | None = None
+
+    def facts(self) -> dict[str, Any]:
+        """Its part of a ``StepRecord``."""
+        ramp = self.ramp if self.ramp is not None and self.ramp.origin is not None else None
+        return {
+            "action": self.action,
+            "published": self.verdict is Verdict.SENT,
+            "dry_run": self.verdict is Verdict.DRY,
+            "hold_reason": self.reason,
+            "ramp_share": 1.0 if ramp is None else ramp.share,
+            "ramp_from": np.empty(0) if ramp is None else ramp.origin,
+            "limited_from": np.empty(0) if self.limited_from is None else self.limited_from,
+        }
 
 
 class Commander:
@@ -164,13 +183,17 @@ class Commander:
                 return Outcome(Verdict.UNSAFE, values, f"unsafe start: {admitted.refused}")
             shaped = self.shaper.shape(admitted.action, last)
             if shaped.dropped:
-                return Outcome(Verdict.DROPPED, shaped.action, shaped.dropped)
+                return Outcome(Verdict.DROPPED, shaped.action, shaped.dropped, ramp=admitted)
             # While a ramp leads, the rows to come are not what will be commanded.
             messages, dropped = self._horizon.messages(
                 shaped, None if admitted.blending else ahead, self._outlet.stamp_ns()
             )
+            changed = not np.array_equal(shaped.action, admitted.action)
+            before = self.shaper.pack(last) if changed else None
             if dropped:
-                return Outcome(Verdict.DROPPED, shaped.action, dropped)
+                return Outcome(
+                    Verdict.DROPPED, shaped.action, dropped, ramp=admitted, limited_from=before
+                )
             self._motion.started()
             self._missing_since_ns = None
             self._send(messages, now_ns, last)
@@ -178,7 +201,7 @@ class Commander:
             if shaped.limited:
                 self.limited += 1
                 self.limited_words = "; ".join(shaped.limited)
-            return Outcome(Verdict.SENT, shaped.action, "", shaped.limited)
+            return Outcome(Verdict.SENT, shaped.action, "", shaped.limited, admitted, before)
 
     def _shadow_command(
         self, values: Vector, measured: npt.NDArray[np.float32] | None, ahead: Ahead | None

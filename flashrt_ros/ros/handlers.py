@@ -75,7 +75,8 @@ class Handlers(TierHandlers):
             words = self._state_changed(
                 f"restore of {capsule.name!r}", request.publish, begun_ns, verb
             )
-            self._event(EventKind.RESTORE, begun_ns, verb, capsule, seed)
+            source = {**_source(capsule), "noise_key": self._session.noise_key}
+            self._event(EventKind.RESTORE, begun_ns, verb, capsule, seed, **source)
             return done(
                 f"capsule {capsule.name!r} is live; {words}",
                 capsule=capsule_record(self._session, capsule),
@@ -94,9 +95,17 @@ class Handlers(TierHandlers):
             if request.publish:
                 self._motion.refuse_if_overtaken(verb.epoch)
             begun_ns = self._stepper.clock_ns()
+            source = _source(self._session.rollback_target(request.steps))
             steps_back = self._session.rollback(request.steps, seed)
             words = self._state_changed("rollback", request.publish, begun_ns, verb)
-            self._event(EventKind.ROLLBACK, begun_ns, verb, seed=seed, id=self._session.capsule_id)
+            self._event(
+                EventKind.ROLLBACK,
+                begun_ns,
+                verb,
+                seed=seed,
+                id=self._session.capsule_id,
+                **source,
+            )
             return done(
                 f"{steps_back} control steps back; {words}",
                 steps_back=steps_back,
@@ -142,13 +151,14 @@ class Handlers(TierHandlers):
         """See Fork.srv."""
         begun_ns = self._stepper.clock_ns()
         seeds = [int(seed) for seed in request.seeds]
+        source = _source(self._session.store.get(request.name)) if request.name else {}
         branches = self._session.fork(
             request.name or None, request.count, seeds, list(request.names)
         )
         evicted = self._evictions(begun_ns)
         for position, branch in enumerate(branches):
             seed = seeds[position] if seeds else None
-            self._event(EventKind.FORK, begun_ns, verb, branch, seed)
+            self._event(EventKind.FORK, begun_ns, verb, branch, seed, **source)
         self.tidy()
         return done(
             f"{len(branches)} branches: {', '.join(branch.name for branch in branches)}",
@@ -262,3 +272,12 @@ class Handlers(TierHandlers):
             return answer
         self._stepper.storage.run(verb, self.removed_files(answer), background=True)
         return None
+
+
+def _source(capsule: Any) -> dict[str, Any]:
+    """Which state a verb took, as an event says it."""
+    return {
+        "source_id": capsule.id,
+        "source_tick": capsule.tick,
+        "source_automatic": capsule.automatic,
+    }

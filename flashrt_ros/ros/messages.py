@@ -5,6 +5,7 @@ from __future__ import annotations
 import array
 import functools
 import importlib
+import json
 import math
 import re
 from collections.abc import Mapping
@@ -21,11 +22,13 @@ from flashrt_ros.msg import (
     ObservationStamp,
     PolicyStatus,
     PolicyStep,
+    Provenance,
 )
 from flashrt_ros.ros.records import (
     CapsuleRecord,
     ChunkRecord,
     EventRecord,
+    ProvenanceRecord,
     StatusRecord,
     StepRecord,
 )
@@ -120,13 +123,17 @@ _STATUS = (
 )
 _EVENT = (
     *("kind", "id", "name", "parent_id", "tick", "step", "episode", "generation", "task"),
-    *("request_id", "duration_ms", "size_bytes", "tier"),
+    *("request_id", "duration_ms", "size_bytes", "tier", "run", "noise_key", "file"),
+    *("source_id", "source_tick", "source_automatic"),
 )
 _STEP = (
     *("tick", "step", "episode", "generation", "capsule", "task", "chunk_id", "chunk_index"),
     *("published", "hold_reason", "latency_ms", "period_ms", "state_digest"),
-    "observation_age_ms",
+    *("observation_age_ms", "run", "dry_run", "ramp_share", "observation_digest", "noise_key"),
 )
+_STEP_VECTORS = ("action", "predicted", "ramp_from", "limited_from")
+_PROVENANCE = (*("run", "policy", "device", "state_id", "exec_id", "contract", "contract_source"),)
+_PROVENANCE_JSON = ("state_facts", "exec_facts", "versions")
 
 
 def capsule_info(record: CapsuleRecord) -> Any:
@@ -143,12 +150,22 @@ def policy_status(record: StatusRecord, stamp_ns: int) -> Any:
     return message
 
 
-def capsule_event(record: EventRecord, stamp_ns: int) -> Any:
-    """``CapsuleEvent``."""
+def provenance(record: ProvenanceRecord, stamp_ns: int) -> Any:
+    """``Provenance``."""
+    message = _plain(record, Provenance(), _PROVENANCE)
+    message.header.stamp = time_of(stamp_ns)
+    for name in _PROVENANCE_JSON:
+        setattr(message, name, json.dumps(dict(getattr(record, name))))
+    return message
+
+
+def capsule_event(record: EventRecord, stamp_ns: int, sequence: int = 0) -> Any:
+    """``CapsuleEvent``; ``sequence`` counts the messages of the topic."""
     message = _plain(record, CapsuleEvent(), _EVENT)
     message.header.stamp = time_of(stamp_ns)
     message.seeded = record.seed is not None
     message.seed = record.seed or 0
+    message.sequence = sequence
     return message
 
 
@@ -175,8 +192,14 @@ def policy_step(record: StepRecord, stamp_ns: int, resolved: Mapping[str, str]) 
     message = _plain(record, PolicyStep(), _STEP)
     message.header.stamp = time_of(stamp_ns)
     message.names = list(record.names)
-    message.action = array.array("d", record.action.tobytes())
+    for name in _STEP_VECTORS:
+        setattr(message, name, array.array("d", getattr(record, name).tobytes()))
     message.observations = [observation_stamp(stamp, resolved) for stamp in record.stamps]
+    message.act_observations = [observation_stamp(s, resolved) for s in record.act_stamps]
+    if (plan := record.plan) is not None:
+        message.adopted = True
+        message.plan_tick, message.plan_consumed = plan.tick, plan.consumed
+        message.plan_delay, message.plan_task = plan.delay, plan.task
     if math.isnan(record.period_ms):
         message.period_ms = 0.0  # the first step has none
     return message

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -14,12 +15,13 @@ from rclpy.qos import DurabilityPolicy, LivelinessPolicy, QoSProfile, Reliabilit
 from flashrt_ros.contract import Command, Contract
 from flashrt_ros.contract.recording import below
 from flashrt_ros.contract.schema import Qos
-from flashrt_ros.msg import ActionChunk, CapsuleEvent, PolicyStatus, PolicyStep
+from flashrt_ros.msg import ActionChunk, CapsuleEvent, PolicyStatus, PolicyStep, Provenance
 from flashrt_ros.ros import messages
 from flashrt_ros.ros.quiet import Quiet
 from flashrt_ros.ros.records import (
     ChunkRecord,
     EventRecord,
+    ProvenanceRecord,
     StatusRecord,
     StepRecord,
 )
@@ -74,7 +76,11 @@ class RosOutlet:
         self._step = node.create_publisher(PolicyStep, "~/policy_step", 100)
         self._chunk = node.create_publisher(ActionChunk, "~/action_chunk", 10)
         self._event = node.create_publisher(CapsuleEvent, "~/capsule_event", EVENT_DEPTH)
+        # Events come from the control thread and from the storage thread.
+        self._event_lock = threading.Lock()
+        self._events = 0
         self._status = node.create_publisher(PolicyStatus, "~/status", LATCHED)
+        self._provenance = node.create_publisher(Provenance, "~/provenance", LATCHED)
         self._commands: dict[str, tuple[Any, Any]] = {}
         self._shadows: dict[str, Any] = {}
         self._manual: tuple[Any, ...] = ()
@@ -165,7 +171,16 @@ class RosOutlet:
 
     def event(self, record: EventRecord) -> None:
         """Publishes ``~/capsule_event``."""
-        self._event.publish(messages.capsule_event(record, self.stamp_ns()))
+        with self._event_lock:
+            self._events += 1
+            message = messages.capsule_event(record, self.stamp_ns(), self._events)
+            self._event.publish(message)
+
+    def provenance(self, record: ProvenanceRecord) -> None:
+        """Publishes ``~/provenance``; events are counted anew."""
+        with self._event_lock:
+            self._events = 0
+        self._provenance.publish(messages.provenance(record, self.stamp_ns()))
 
     def status(self, record: StatusRecord) -> None:
         """Publishes ``~/status``."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -14,6 +14,10 @@ from flashrt_ros.contract import Command, InputStamp
 from flashrt_ros.ros.motion import Mode
 
 Vector = npt.NDArray[np.float64]
+
+
+def _nothing() -> Vector:
+    return np.empty(0)
 
 
 class EventKind(enum.IntEnum):
@@ -55,7 +59,7 @@ class CapsuleRecord:
 
 @dataclass(frozen=True)
 class EventRecord:
-    """Fields of ``CapsuleEvent`` but the header; ``duration_ms`` is of the steady clock."""
+    """Fields of ``CapsuleEvent`` but header and sequence; ``duration_ms``: steady clock."""
 
     kind: EventKind
     tick: int
@@ -71,6 +75,12 @@ class EventRecord:
     duration_ms: float = 0.0
     size_bytes: int = 0
     tier: str = ""
+    run: str = ""
+    source_id: str = ""
+    source_tick: int = 0
+    source_automatic: bool = False
+    noise_key: int = 0
+    file: str = ""
 
 
 @dataclass(frozen=True)
@@ -97,8 +107,41 @@ class StatusRecord:
 
 
 @dataclass(frozen=True)
+class ProvenanceRecord:
+    """Fields of ``Provenance`` but the header; mappings become JSON objects."""
+
+    run: str
+    policy: str
+    device: str
+    state_id: str
+    exec_id: str
+    state_facts: Mapping[str, str]
+    exec_facts: Mapping[str, str]
+    contract: str
+    contract_source: str
+    versions: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class PlanOrigin:
+    """Where a plan began, and what it saw: ``plan_...`` of ``PolicyStep``.
+
+    Attributes:
+        tick: Control step before which it began.
+        task: Task text.
+        delay: Control steps that it was told.
+        consumed: Control steps from its beginning to its adoption.
+    """
+
+    tick: int
+    task: str = ""
+    delay: int = 0
+    consumed: int = 0
+
+
+@dataclass(frozen=True)
 class StepRecord:
-    """Fields of ``PolicyStep`` but the header."""
+    """Fields of ``PolicyStep`` but the header; without ``plan`` no chunk was adopted."""
 
     tick: int
     step: int
@@ -117,6 +160,16 @@ class StepRecord:
     period_ms: float
     observation_age_ms: float = float("nan")
     state_digest: str = ""
+    run: str = ""
+    predicted: Vector = field(default_factory=_nothing)
+    dry_run: bool = False
+    ramp_share: float = 1.0
+    ramp_from: Vector = field(default_factory=_nothing)
+    limited_from: Vector = field(default_factory=_nothing)
+    plan: PlanOrigin | None = None
+    act_stamps: Sequence[InputStamp] = ()
+    observation_digest: int = 0
+    noise_key: int = 0
 
 
 @dataclass(frozen=True)
@@ -160,6 +213,9 @@ class Outlet(Protocol):
 
     def flush(self, timeout_s: float) -> bool:
         """Waits until reliable subscribers have what was sent; False if some have not."""
+
+    def provenance(self, record: ProvenanceRecord) -> None:
+        """Publishes what computes the actions from now on."""
 
     def step(self, record: StepRecord) -> None:
         """Publishes the provenance of one control step."""

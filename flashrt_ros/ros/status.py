@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,20 @@ _WITHOUT_NUMBERS = str.maketrans("", "", "0123456789.")
 def same_kind(one: str, other: str) -> bool:
     """True if two reasons differ in numbers only, such as a growing age."""
     return one.translate(_WITHOUT_NUMBERS) == other.translate(_WITHOUT_NUMBERS)
+
+
+def is_news(last: StatusRecord, status: StatusRecord) -> bool:
+    """Whether two statuses differ in more than counters."""
+    calm = replace(
+        last,
+        tick=status.tick,
+        step=status.step,
+        capsules=status.capsules,
+        bytes_used=status.bytes_used,
+        inference_delay=status.inference_delay,
+        reason=status.reason if same_kind(last.reason, status.reason) else last.reason,
+    )
+    return calm != status
 
 
 class ModeLog:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -17,6 +16,7 @@ from flashrt_ros.contract import Contract, Sample
 from flashrt_ros.contract.task import TaskText
 from flashrt_ros.errors import InvalidArgumentError, SupersededError, UnsafeStartError
 from flashrt_ros.ros.ahead import rows_ahead
+from flashrt_ros.ros.behind import Behind
 from flashrt_ros.ros.commander import Commander, Outcome, Verdict
 from flashrt_ros.ros.motion import Motion
 from flashrt_ros.ros.plan_timing import PlanTiming
@@ -27,15 +27,17 @@ from flashrt_ros.ros.records import (
     EventKind,
     EventRecord,
     Outlet,
+    PlanOrigin,
     StatusRecord,
     StepRecord,
 )
 from flashrt_ros.ros.resumption import Options, Resumption
-from flashrt_ros.ros.status import element_names, same_kind, status_of
+from flashrt_ros.ros.status import element_names, is_news, same_kind, status_of
 from flashrt_ros.ros.storage import Storage
 from flashrt_ros.ros.timing import Timing
 from flashrt_ros.ros.trial import Trial
 from flashrt_ros.ros.warmth import Warmth
+from flashrt_ros.runtime.capsule import new_id
 from flashrt_ros.runtime.policy import Action
 from flashrt_ros.runtime.preview import CHUNK
 
@@ -125,9 +127,9 @@ class Stepper:
         self._sends_chunks = any(output.is_chunk for output in contract.actions)
         self._faults = ""
         self._task_sequence = 0
-        # A plan beside sees an older sample than the control steps that take its rows.
-        self._planned: Sample | None = None
-        self._acted_on: Sample | None = None
+        self.behind = Behind()
+        # Tells the records of this session from those of another one in the same recording.
+        self.run = new_id()
         self._status = self._status_now()
 
     # One period
@@ -227,8 +229,7 @@ class Stepper:
         epoch = self.motion.epoch
         self.warmth.used(now_ns)
         first = self.motion.starting
-        host = replace(self.session.host)
-        tick, capsule = self.session.tick, self.session.capsule_id
+        here = self._here()
         if first:
             self._trial.begin()
         action = self._advance(sample, now_ns)
@@ -249,46 +250,50 @@ class Stepper:
         self._trial.commit()
         self._judge(outcome, taken_back)
         if taken_back:
+            self.behind.forget()
             return  # as if it had never been: not a control step
-        done_ns = self.clock_ns()
-        latency_ms = (done_ns - now_ns) / 1e6
+        latency_ms = ((done_ns := self.clock_ns()) - now_ns) / 1e6
         self.timing.latency_ms.add(latency_ms)
-        acted_on = self._acted_on
-        age_ms = acted_on.age_ms(done_ns, self._keys) if acted_on is not None else float("nan")
+        age_ms = self.behind.age_ms(done_ns, self._keys)
         if not np.isnan(age_ms):
             self.timing.observation_age_ms.add(age_ms)
-        digest = self.session.state_digest() if self.options.publish_state_digest else ""
+        digested = self.options.publish_state_digest
         self.outlet.step(
             StepRecord(
-                tick=tick,
                 step=action.step,
-                episode=host.episode,
                 generation=action.generation,
-                capsule=capsule,
-                task=host.task,
                 chunk_id=action.chunk,
                 chunk_index=action.index,
                 names=self._names,
-                action=outcome.action,
-                published=outcome.verdict is Verdict.SENT,
-                hold_reason=outcome.reason,
-                stamps=acted_on.stamps if acted_on is not None else (),
+                predicted=values.astype(np.float64),
                 latency_ms=latency_ms,
                 period_ms=period_ms,
                 observation_age_ms=age_ms,
-                state_digest=digest,
+                state_digest=self.session.state_digest() if digested else "",
+                noise_key=self.session.noise_key,
+                **here,
+                **outcome.facts(),
+                **self.behind.facts(),
             )
         )
+        self.behind.end()
+
+    def _here(self) -> dict[str, Any]:
+        """Where the live state stands before a control step."""
+        host, session = self.session.host, self.session
+        where = {"tick": session.tick, "episode": host.episode, "task": host.task}
+        return {**where, "capsule": session.capsule_id, "run": self.run}
 
     def _advance(self, sample: Sample, now_ns: int) -> Action | None:
         """The next action; None while a plan is under way and nothing is left of the last one."""
         session = self.session
-        observations = sample.observations
+        observations, digested = sample.observations, self.options.publish_state_digest
         if self._planner is None:
-            chunk = session.host.chunk
+            chunk, origin = session.host.chunk, PlanOrigin(session.tick, session.host.task)
             action: Action = session.step(observations)
-            self._acted_on = sample
-            if session.host.chunk != chunk:
+            planned = session.host.chunk != chunk
+            self.behind.stepped(sample, origin if planned else None, digested)
+            if planned:
                 self._publish_chunk()
             return action
         if self._planner.ticket is not None and self._planner.begun_ns < self.motion.not_before_ns:
@@ -298,7 +303,7 @@ class Stepper:
             adopted = session.adopt(ticket)
             self.plans.end(now_ns, self._planner.took_ns, adopted)
             if adopted:
-                self._acted_on = self._planned
+                self.behind.adopt(session.host.cursor)
                 self._publish_chunk()
             else:
                 session.withdraw_plan()
@@ -306,10 +311,13 @@ class Stepper:
         if rows_left <= self._plan_ahead() and not self._planner.occupied:
             delay = self.plans.begin(now_ns, rows_left, self.motion.starting)
             self._planner.begin(session.begin_plan(observations, delay), now_ns)
-            self._planned = sample
+            origin = PlanOrigin(session.tick, session.host.task, delay)
+            self.behind.begin(sample, origin, digested)
         if not rows_left:
             return None
         taken: Action = session.act(observations)
+        if session.policy.act_observes:
+            self.behind.saw(sample)
         return taken
 
     def _plan_ahead(self) -> int:
@@ -368,7 +376,7 @@ class Stepper:
         records of that time name.
         """
         self.forget_plan()
-        self._acted_on = None
+        self.behind.forget()
 
     def close(self) -> None:
         """Frees session and planner."""
@@ -405,7 +413,8 @@ class Stepper:
             episode=host.episode,
             generation=self.session.generation,
             duration_ms=(self.clock_ns() - begun_ns) / 1e6,
-            **{"task": host.task, **fields},
+            run=self.run,
+            **{"task": host.task, "noise_key": self.session.noise_key, **fields},
         )
 
     @property
@@ -435,14 +444,5 @@ class Stepper:
         """Publishes the status if something besides counters has changed."""
         status = self._status_now()
         last, self._status = self._status, status
-        calm = replace(
-            last,
-            tick=status.tick,
-            step=status.step,
-            capsules=status.capsules,
-            bytes_used=status.bytes_used,
-            inference_delay=status.inference_delay,
-            reason=status.reason if same_kind(last.reason, status.reason) else last.reason,
-        )
-        if calm != status:
+        if is_news(last, status):
             self.outlet.status(status)

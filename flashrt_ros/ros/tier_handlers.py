@@ -69,7 +69,7 @@ class TierHandlers:
         def save() -> Task:
             yield Where.STORAGE
             saved = folder.save(session.read(held), request.file, request.replace)
-            self._stepper.outlet.event(event)
+            self._stepper.outlet.event(replace(event, file=saved.path.name))
             return done(
                 f"capsule {held.capsule.name!r} is in {saved.path}",
                 path=str(saved.path),
@@ -106,7 +106,8 @@ class TierHandlers:
             except BaseException:
                 session.give_back_import(arrival)
                 raise
-            self._event(EventKind.LOAD, begun_ns, verb, capsule)
+            file = file_name(request.file)
+            self._event(EventKind.LOAD, begun_ns, verb, capsule, file=file)
             self.tidy()
             return done(
                 f"capsule {capsule.name!r} holds the state before step {capsule.host.step} of "
@@ -299,7 +300,7 @@ class TierHandlers:
         **fields: Any,
     ) -> None:
         if capsule is not None:
-            fields.update(self._fields(verb, capsule))
+            fields = {**self._fields(verb, capsule), **fields}
         fields["request_id"] = verb.request_id
         self._stepper.event(kind, begun_ns, seed=seed, **fields)
 
@@ -311,6 +312,8 @@ class TierHandlers:
             "parent_id": capsule.parent_id,
             "size_bytes": capsule.size_bytes,
             "request_id": verb.request_id,
+            "noise_key": capsule.key,
+            "source_tick": capsule.tick,
         }
 
 

@@ -93,6 +93,11 @@ class LiveState:
         return self.state_fingerprint.id
 
     @property
+    def noise_key(self) -> int:
+        """Unsigned noise key of the live state."""
+        return self._noise_key
+
+    @property
     def exec_id(self) -> str:
         """Id of ``exec_fingerprint``."""
         return self.exec_fingerprint.id
