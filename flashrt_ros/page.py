@@ -12,6 +12,7 @@ import hashlib
 import html
 import json
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -25,15 +26,19 @@ STYLE = """\
 body { font: 15px/1.45 system-ui, sans-serif; margin: 2em auto; max-width: 72em; padding: 0 1em;
   color: #222; background: #fff }
 table { border-collapse: collapse; margin: 1em 0; font-size: 13px }
-td, th { padding: .15em .7em; border-bottom: 1px solid #ddd; text-align: right }
-td:first-child, th:first-child, td:last-child { text-align: left }
+td, th { padding: .15em .7em; border-bottom: 1px solid #ddd; text-align: left;
+  white-space: nowrap }
+.number { text-align: right }
+.long { white-space: normal; overflow-wrap: anywhere; min-width: 14em }
 .wide { overflow-x: auto }
-.facts td { text-align: left }
 .note { color: #555; margin: .2em 0 }
 """
 COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#b8860b", "#56b4e9", "#8c564b", "#6a3d9a")
 """Of lines that are to be told apart, also by the colour-blind (Okabe and Ito's, darkened)."""
 
+_NUMBER = re.compile(r"(x )?[\d\N{MINUS SIGN}\N{EN DASH}+-]|$")
+_LONG = 30
+"""Characters of a cell that may be broken anywhere."""
 _GRID = {"gridcolor": "#e4e4e4", "linecolor": "#999", "zeroline": False, "automargin": True}
 _LAYOUT = {
     "font": {"family": "system-ui, sans-serif", "size": 12, "color": "#222"},
@@ -45,12 +50,28 @@ _LAYOUT = {
 }
 _DRAW = """\
 const touch = window.matchMedia("(pointer: coarse)").matches;
-const config = {responsive: true, displaylogo: false};
-for (const {id, data, layout} of JSON.parse(document.getElementById("figures").textContent)) {
+const waiting = new Map();
+for (const figure of JSON.parse(document.getElementById("figures").textContent)) {
+  waiting.set(document.getElementById(figure.id), figure);
+}
+
+function draw(place) {
+  const {data, layout, bar} = waiting.get(place);
+  waiting.delete(place);
+  watcher.unobserve(place);
   // A finger that meets a plot scrolls the page.
   if (touch) layout.dragmode = false;
-  Plotly.newPlot(id, data, layout, config);
+  const shown = bar && !touch ? "hover" : false;
+  const options = {responsive: true, displaylogo: false, displayModeBar: shown};
+  Plotly.newPlot(place, data, layout, options);
 }
+
+// What is out of sight is drawn when it comes near: a page may have hundreds of figures.
+const watcher = new IntersectionObserver(
+  (entries) => entries.filter((entry) => entry.isIntersecting).forEach((e) => draw(e.target)),
+  {rootMargin: "600px"});
+for (const place of waiting.keys()) watcher.observe(place);
+window.addEventListener("beforeprint", () => [...waiting.keys()].forEach(draw));
 """
 
 
@@ -96,18 +117,21 @@ class Page:
         """Adds HTML; text in it has gone through ``escaped``."""
         self._body.append(markup)
 
-    def figure(self, data: Sequence[Mapping[str, Any]], layout: Mapping[str, Any]) -> str:
+    def figure(
+        self, data: Sequence[Mapping[str, Any]], layout: Mapping[str, Any], bar: bool = True
+    ) -> str:
         """Returns the markup of a place where plotly draws a figure.
 
         Args:
             data: plotly's traces.
             layout: plotly's layout; what it leaves open is as on the other figures.
+            bar: Show plotly's buttons under the mouse.
         """
         name = f"figure-{len(self._figures) + 1}"
         full = {**_LAYOUT, **layout}
         for key in ("xaxis", "yaxis"):
             full[key] = {**_GRID, **full.get(key, {})}
-        self._figures.append({"id": name, "data": data, "layout": full})
+        self._figures.append({"id": name, "data": data, "layout": full, "bar": bar})
         height = full.get("height", 450)
         return f'<div id="{name}" class="figure" style="height:{height}px"></div>'
 
@@ -176,17 +200,21 @@ class Page:
 def table(lines: Sequence[Sequence[str]], name: str = "") -> str:
     """Returns a table whose first line is its head; it scrolls by itself where it is too wide.
 
+    Columns of numbers stand at the right.
+
     Args:
         lines: Cells as plain text.
         name: CSS class.
     """
-    rows = "\n".join(_line(line, "td" if i else "th") for i, line in enumerate(lines))
+    columns = zip(*lines[1:], strict=True)
+    numbers = [all(map(_NUMBER.match, cells)) for cells in columns] or [False] * len(lines[0])
+    rows = "\n".join(_line(line, "td" if i else "th", numbers) for i, line in enumerate(lines))
     return f'<div class="wide"><table class="{name}">{rows}</table></div>'
 
 
 def facts(pairs: Iterable[tuple[str, str]]) -> str:
     """Returns a table of names and values, all plain text."""
-    rows = "\n".join(_line(pair, "td") for pair in pairs)
+    rows = "\n".join(_line(pair, "td", (False, False)) for pair in pairs)
     return f'<div class="wide"><table class="facts">{rows}</table></div>'
 
 
@@ -198,8 +226,12 @@ def escaped(words: str) -> str:
     return html.escape(words, quote=False)
 
 
-def _line(words: Iterable[str], tag: str) -> str:
-    return "<tr>" + "".join(f"<{tag}>{escaped(word)}</{tag}>" for word in words) + "</tr>"
+def _line(words: Sequence[str], tag: str, numbers: Sequence[bool]) -> str:
+    cells = []
+    for word, is_number in zip(words, numbers, strict=True):
+        kind = " class=number" if is_number else " class=long" if len(word) > _LONG else ""
+        cells.append(f"<{tag}{kind}>{escaped(word)}</{tag}>")
+    return f"<tr>{''.join(cells)}</tr>"
 
 
 def _digest(script: str) -> str:

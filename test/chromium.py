@@ -131,6 +131,15 @@ class Browser:
             "new Promise(r => requestAnimationFrame(() => requestAnimationFrame(() => r(1))))"
         )
 
+    def scroll_through(self) -> None:
+        """Scrolls from top to bottom, so that everything that waits for being seen is drawn."""
+        while True:
+            before = self.evaluate("scrollY")
+            self.evaluate("window.scrollBy(0, innerHeight)")
+            self.settle()
+            if self.evaluate("scrollY") == before:
+                return
+
     def screenshot(self, path: Path, whole: bool = True) -> None:
         """Writes a PNG of the page."""
         data = self.send("Page.captureScreenshot", captureBeyondViewport=whole)["data"]

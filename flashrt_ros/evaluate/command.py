@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from flashrt_ros.errors import InvalidArgumentError, StorageError
+from flashrt_ros.evaluate import output
 
 if TYPE_CHECKING:
     from flashrt_ros.evaluate.evaluator import Options
@@ -73,6 +74,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     out.add_argument(
         "--save-tracks", type=Path, metavar="FOLDER", help="write each run there, as .npz"
     )
+    output.add_arguments(out)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -81,6 +83,7 @@ def run(arguments: argparse.Namespace) -> int:
     from flashrt_ros.evaluate.evaluator import Evaluator
 
     options = options_of(arguments)
+    output.check(arguments)
     evaluator = Evaluator(options)
     try:
         results = [evaluator.run(path) for path in arguments.sources]
@@ -89,6 +92,7 @@ def run(arguments: argparse.Namespace) -> int:
         evaluator.close()
     if arguments.save_tracks is not None:
         _save(arguments.save_tracks, results)
+    output.write(arguments, found, results)
     text = json.dumps(found, indent=1)
     if arguments.json is not None:
         try:

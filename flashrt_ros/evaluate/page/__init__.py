@@ -1,0 +1,1 @@
+"""The report of an evaluation as one HTML page."""

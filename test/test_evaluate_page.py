@@ -1,0 +1,251 @@
+"""The page of an evaluation, as a browser shows it.
+
+Pinned: every plot is drawn, without a complaint or a request; the slider moves what all plots over
+time show; extremes of a long recording stay visible; ages turn up in their lanes where they are
+stale; text from recordings stays text; a telephone needs no scrolling sideways; and a long
+recording does not make a large page.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from chromium import Browser, require_chromium
+from evaluate_tracks import fan, report, track
+
+from flashrt_ros.evaluate.page.document import MOST_RECORDINGS, write_page
+
+pytest.importorskip("plotly")
+HOSTILE = "</script><script>window.bad=1</script><img src=x onerror='window.bad=1'><b>x</b>"
+
+
+class Shown(Browser):
+    """A browser with words for what is on the page."""
+
+    def plot(self, name: str) -> dict[str, Any]:
+        """Data, span and SVG of a plot over time, as drawn; scrolls there first."""
+        self.evaluate(f"document.getElementById('{name}').scrollIntoView()")
+        self.settle()
+        words = self.evaluate(
+            f"""(() => {{ const div = document.getElementById('{name}'); return JSON.stringify({{
+              names: div.data.map((trace) => trace.name),
+              x: div.data.map((trace) => trace.x), y: div.data.map((trace) => trace.y),
+              z: div.data.map((trace) => trace.z), range: div.layout.xaxis.range,
+              paths: [...div.querySelectorAll('.scatterlayer .trace')].map((trace) =>
+                [...trace.querySelectorAll('.js-line')].map((e) => e.getAttribute('d')).join(' ')),
+              images: div.querySelectorAll('.heatmaplayer image').length,
+            }}) }})()"""
+        )
+        return dict(json.loads(words))
+
+    def set(self, control: str, value: str | float, event: str = "change") -> None:
+        """Uses a control of the first recording."""
+        self.evaluate(
+            f"(() => {{ const e = document.querySelector('#recording-1 {control}');"
+            f" e.value = '{value}'; e.dispatchEvent(new Event('{event}')) }})()"
+        )
+        self.settle()
+
+    def toggle(self, control: str) -> None:
+        self.evaluate(f"document.querySelector('#recording-1 {control}').click()")
+        self.settle()
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Shown]:
+    require_chromium()
+    with Shown() as started:
+        assert isinstance(started, Shown)
+        yield started
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("page") / "report.html"
+    tracks = [track(spike_at=123), track("diffusion", offset=-0.1, replan=20)]
+    verdicts = [
+        {"expression": "mae>0.2", "value": 0.1, "passed": True},
+        {"expression": "max>1", "value": 9.0, "passed": False},
+    ]
+    write_page(path, report(tracks, thresholds=verdicts), tracks, [fan()])
+    return path
+
+
+def test_every_plot_is_drawn_in_silence(browser: Shown, page: Path) -> None:
+    browser.open(page)
+    for element in range(3):
+        drawn = browser.plot(f"recording-1-joint-{element}")
+        lines = dict(zip(drawn["names"], drawn["paths"], strict=True))
+        for line in ("recorded", "measured", "act", "diffusion"):
+            assert lines[line].startswith("M")
+            assert len(lines[line]) > 1000, line  # hundreds of points
+    assert len(browser.plot("recording-1-latency")["paths"]) == 2
+    assert browser.plot("recording-1-lanes")["images"] == 1
+    browser.scroll_through()
+    drawn = "'.scatterlayer path, .barlayer path, .heatmaplayer image'"
+    figures = "[...document.querySelectorAll('.figure')]"
+    assert browser.evaluate(f"{figures}.filter(e => !e.querySelector({drawn})).length") == 0
+    assert browser.evaluate(f"{figures}.length") == 3 + 1 + 1 + 2 + 3 + 3
+    assert browser.evaluate("document.querySelectorAll('.fans .js-plotly-plot').length") == 3
+    assert browser.complaints() == []
+    assert browser.requests() == []
+
+
+def test_the_slider_moves_what_is_shown(browser: Shown, page: Path) -> None:
+    browser.open(page)
+    name = "recording-1-joint-1"
+    whole = browser.plot(name)
+    assert whole["range"] == [0, pytest.approx(599 / 30)]
+    browser.set(".span", 5)
+    narrow = browser.plot(name)
+    assert narrow["range"] == [0, 5]
+    browser.set(".from", 1000, "input")
+    moved = browser.plot(name)
+    assert moved["range"] == [pytest.approx(599 / 30 - 5), pytest.approx(599 / 30)]
+    lines = [shown["paths"][shown["names"].index("act")] for shown in (whole, narrow, moved)]
+    assert len(set(lines)) == 3
+    inside = [x for x in moved["x"][moved["names"].index("act")] if x is not None]
+    assert 14.9 < min(inside) < max(inside) < 20
+    assert browser.plot("recording-1-lanes")["range"] == moved["range"]
+    assert browser.evaluate("document.querySelector('.now').textContent") == "15.0 to 20.0 s"
+    browser.set(".span", 0)
+    assert browser.plot(name)["range"] == whole["range"]
+    browser.set(".from", 500, "input")  # from all of it, the slider itself narrows the view
+    assert browser.plot(name)["range"] == [pytest.approx(8.985), pytest.approx(10.982, abs=0.01)]
+
+
+def test_zooming_in_one_plot_moves_all(browser: Shown, page: Path) -> None:
+    browser.open(page)
+    browser.plot("recording-1-joint-0")
+    browser.evaluate(
+        "Plotly.relayout('recording-1-joint-0', {'xaxis.range[0]': 3, 'xaxis.range[1]': 4.5}); 0"
+    )
+    browser.settle()
+    assert browser.plot("recording-1-joint-2")["range"] == [3, 4.5]
+    browser.evaluate("Plotly.relayout('recording-1-joint-2', {'xaxis.autorange': true}); 0")
+    browser.settle()
+    assert browser.plot("recording-1-latency")["range"] == [0, pytest.approx(599 / 30)]
+
+
+def test_errors_chunks_and_policies_can_be_chosen(browser: Shown, page: Path) -> None:
+    browser.open(page)
+    name = "recording-1-joint-1"
+    assert "act, chunks" not in browser.plot(name)["names"]  # too many to tell apart
+    browser.set(".span", 5)
+    assert "act, chunks" in browser.plot(name)["names"]
+    browser.toggle(".chunks")
+    assert "act, chunks" not in browser.plot(name)["names"]
+    browser.toggle("[data-group=policy-0]")
+    assert browser.plot(name)["names"] == ["measured", "recorded", "diffusion"]
+    browser.set(".what", "errors")
+    drawn = browser.plot(name)
+    assert drawn["names"] == ["diffusion"]
+    values = [y for y in drawn["y"][0] if y is not None]
+    assert np.mean(values) == pytest.approx(-0.1, abs=0.005)
+
+
+def test_lanes_show_where_inputs_are_stale(browser: Shown, page: Path) -> None:
+    browser.open(page)
+    drawn = browser.plot("recording-1-lanes")
+    edges, rows = drawn["x"][0], drawn["z"][0]
+    image, state = rows[0], rows[2]  # drawn from below, with empty rows between
+    assert len(edges) == len(image) + 1 == 601
+    assert [i for i, z in enumerate(state) if z > 1] == list(range(300, 310))
+    assert [i for i, z in enumerate(image) if z > 1.1] == [0, 1, 2, 3]
+    assert all(0 < z < 0.5 for z in image[4:])
+    browser.set(".span", 2)
+    assert max(browser.plot("recording-1-lanes")["z"][0][2]) < 0.5  # nothing stale in sight
+
+
+def test_a_telephone_needs_no_scrolling_sideways(browser: Shown, page: Path) -> None:
+    columns = "getComputedStyle(document.querySelector('.joint')).gridTemplateColumns"
+    browser.open(page, 1200)
+    assert len(browser.evaluate(columns).split()) == 2
+    browser.open(page, 390, 844, touch=True)
+    for name in ("joint-0", "latency", "lanes"):
+        browser.plot(f"recording-1-{name}")
+    assert browser.evaluate("document.documentElement.scrollWidth") == 390
+    assert len(browser.evaluate(columns).split()) == 1
+    widths = browser.evaluate(
+        "[...document.querySelectorAll('.figure')].map(e => e.getBoundingClientRect().right)"
+    )
+    assert max(widths) <= 390
+    # A finger that meets a plot scrolls the page.
+    assert browser.evaluate("document.getElementById('recording-1-joint-0').layout.dragmode") in (
+        False,
+        None,
+    )
+    browser.evaluate("document.body.insertAdjacentHTML('beforeend', '<p>' + 'wide'.repeat(99))")
+    assert browser.evaluate("document.documentElement.scrollWidth") > 390  # it would be seen
+
+
+def test_text_from_recordings_stays_text(browser: Shown, tmp_path: Path) -> None:
+    made = track(HOSTILE, HOSTILE, steps=60, inputs=(HOSTILE,))
+    made.names, made.units = (HOSTILE, *made.names[1:]), (HOSTILE, *made.units[1:])
+    made.fault_T, made.remarks = [HOSTILE] * 60, [HOSTILE]
+    found = report([made], thresholds=[{"expression": HOSTILE, "value": None, "passed": False}])
+    found["sources"][0] |= {"defects": [HOSTILE], "topics": [{"name": HOSTILE, "type": HOSTILE}]}
+    found |= {"contract": HOSTILE, "reproduction": {"verdict": HOSTILE}, "created": HOSTILE}
+    found["runs"][0]["splice"] = {HOSTILE: HOSTILE}
+    write_page(tmp_path / "report.html", found, [made])
+    browser.open(tmp_path / "report.html")
+    for name in ("joint-0", "latency", "lanes"):
+        browser.plot(f"recording-1-{name}")
+    assert browser.evaluate("window.bad === undefined") is True
+    assert browser.evaluate("document.querySelectorAll('img').length") == 0
+    assert browser.evaluate("document.querySelector('h2 + details li').textContent") == HOSTILE
+    lane = "document.querySelector('#recording-1-lanes .annotation-text').textContent"
+    assert browser.evaluate(lane) == f"{HOSTILE}, limit 50 ms"
+    assert browser.complaints() == []
+
+
+def test_a_long_recording_makes_no_large_page(browser: Shown, tmp_path: Path) -> None:
+    made = [track(p, steps=200_000, joints=4, spike_at=123_456, horizon=0) for p in ("a", "b")]
+    write_page(tmp_path / "report.html", report(made), made)
+    assert (tmp_path / "report.html").stat().st_size < 12e6
+    browser.open(tmp_path / "report.html")
+    drawn = browser.plot("recording-1-joint-0")
+    line = drawn["y"][drawn["names"].index("a")]
+    assert 500 < len(line) <= 1600
+    assert max(y for y in line if y is not None) == 9.0  # one point of 200,000
+    words = browser.evaluate("document.body.textContent")
+    count = re.search(r"Plots over time hold ([0-9,]+) of ([0-9,]+) points", words)
+    assert count is not None
+    kept, given = (int(number.replace(",", "")) for number in count.groups())
+    assert kept < 420_000
+    assert given > 4_000_000
+
+
+def test_of_many_recordings_the_worst_are_drawn(tmp_path: Path) -> None:
+    made = [track(source=f"run_{i}", steps=40, offset=0.1 + 0.01 * i) for i in range(12)]
+    write_page(tmp_path / "report.html", report(made), made)
+    text = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert [f"<h2>run_{i}</h2>" in text for i in range(12)] == [i >= 4 for i in range(12)]
+    assert f"the {MOST_RECORDINGS} recordings with the largest errors" in text
+    assert "only: run_0, run_1, run_2, run_3." in text
+    assert all(f"<td>run_{i}</td>" in text for i in range(12))
+
+
+@pytest.mark.parametrize("steps", [0, 1])
+def test_what_has_next_to_nothing_makes_a_page(browser: Shown, tmp_path: Path, steps: int) -> None:
+    made = track(steps=60, horizon=0, inputs=())
+    for name in ("index_T", "time_ns_T", "episode_T", "stepped_T", "latency_ms_T", "fault_T"):
+        setattr(made, name, getattr(made, name)[:steps])
+    for name in ("recorded_TA", "predicted_TA", "sent_TA", "state_TA"):
+        setattr(made, name, np.full((steps, 3), np.nan))
+    found = report([track(steps=60)])
+    found["runs"] = [
+        {"policy": "act", "source": "run_0", "steps": steps, "stepped": 0, "skipped": steps}
+        | {"episodes": 0, "digest": "", "remarks": []}
+        | {"joints": [{"name": n, "unit": "rad", "mae": None} for n in made.names]}
+    ]
+    write_page(tmp_path / "report.html", found, [made])
+    browser.open(tmp_path / "report.html")
+    assert browser.complaints() == []
+    assert "nan" not in browser.evaluate("document.body.innerText").lower()
