@@ -8,6 +8,7 @@ requests outlive the tree. Each has a control beside it.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import py_trees
@@ -17,6 +18,7 @@ from tree_rig import FakeNode, Plant, RefusalError
 
 from flashrt_ros import trees
 from flashrt_ros.errors import ErrorCode, InvalidArgumentError
+from flashrt_ros.trees.call import Call, VerbTimes
 from flashrt_ros.trees.link import SERVICES, _links
 
 ALL: dict[str, Any] = {
@@ -342,3 +344,28 @@ def test_a_tree_without_a_node_says_how_to_set_it_up() -> None:
     assert "call py_trees.trees.setup(root, node=NODE)" in pause.feedback_message
     with pytest.raises(InvalidArgumentError, match="policy: expected the name of a node"):
         trees.Pause(policy="/").setup(node=FakeNode())
+
+
+@pytest.mark.parametrize("delivered", [True, False])
+def test_a_time_is_known_before_the_executor_gets_to_say_it(delivered: bool) -> None:
+    """Callbacks of a future that an executor completed are tasks of that executor, run later."""
+    later: list[Any] = []
+    response = SERVICES["pause"].Response(success=True)
+    future = SimpleNamespace(
+        add_done_callback=later.append,
+        done=lambda: True,
+        exception=lambda: None,
+        result=lambda: response,
+    )
+    client = SimpleNamespace(
+        srv_name="/policy/pause",
+        service_is_ready=lambda: True,
+        call_async=lambda request: future,
+        remove_pending_request=lambda future: None,
+    )
+    times = VerbTimes()
+    call = Call("pause", client, None, 5.0, 1.0, lambda: 0.0, times)
+    for callback in later if delivered else []:
+        callback(future)
+    assert call.poll()
+    assert 0.0 <= times.took_ms[0] < 1000.0

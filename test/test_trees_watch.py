@@ -165,8 +165,8 @@ def test_the_table_counts_calls_by_what_became_of_them() -> None:
     tree = picked()
     rows = {line.split()[0]: line.split() for line in trees.verb_table(tree.root).splitlines()}
     assert rows["snapshot"][1] == "1"
-    assert len(rows["snapshot"]) == 4  # n, p50, max
-    assert rows["restore"][4:] == ["1", "refused"]
+    assert len(rows["snapshot"]) == 5  # n, p50, p99, max
+    assert rows["restore"][5:] == ["1", "refused"]
     tree.close()
     assert trees.verb_table(tree.root).splitlines()[1:] == []
 

@@ -7,6 +7,7 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 from py_trees.behaviour import Behaviour
 from py_trees.display import dot_tree, unicode_tree
 
@@ -33,11 +34,11 @@ def verb_table(root: Behaviour) -> str:
     with other trees on the same ROS node; gone with ``shutdown``.
     """
     links = {id(node.link): node.link for node in root.iterate() if isinstance(node, Linked)}
-    lines = [f"{'service':16} {'n':>5} {'p50 ms':>8} {'max ms':>8}  not done"]
+    lines = [f"{'service':16} {'n':>5} {'p50 ms':>8} {'p99 ms':>8} {'max ms':>8}  not done"]
     for link in links.values():
         for verb, times in sorted(link.times.items() if link is not None else ()):
-            took = sorted(times.took_ms)
-            middle = f"{took[len(took) // 2]:8.1f} {took[-1]:8.1f}" if took else f"{'':17}"
+            took = np.percentile(times.took_ms or (float("nan"),), (50, 99, 100))
+            middle = " ".join(f"{value:8.1f}" if times.took_ms else f"{'':8}" for value in took)
             counts = (times.refused, times.lost, times.cancelled)
             words = zip(counts, ("refused", "lost", "cancelled"), strict=True)
             bad = ", ".join(f"{count} {word}" for count, word in words if count)
