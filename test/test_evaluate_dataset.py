@@ -281,9 +281,14 @@ def test_histories_stay_within_their_episode(root: Path, before: str) -> None:
 def test_entering_anywhere_gives_the_same_moments(root: Path) -> None:
     said = contract(history={"steps": 3, "period_ms": 2e3 / FPS, "before": "repeat"})
     setting = Setting(said, Ports((Port("observation.state", "state", (3, 3)),), ACTION_PORT))
-    whole = moments(root, setting)
+    whole, entries = [], []
+    source = DatasetSource(root)
+    for moment in source.moments(setting):
+        whole.append(moment)
+        entries.append(source.entry(moment))
+    source.close()
     for place in (0, 1, 11, 12, 13, 30, 41, 42, 50):
-        rest = moments(root, setting, Entry.after(whole[place]))
+        rest = moments(root, setting, entries[place])
         assert [m.index for m in rest] == list(range(place + 1, 51))
         for a, b in zip(whole[place + 1 :], rest, strict=True):
             assert a.observations["observation.state"].tobytes() == (

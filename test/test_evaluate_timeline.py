@@ -6,6 +6,7 @@ not have shown it, or if it depends on where reading began.
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 import numpy as np
@@ -31,6 +32,16 @@ def moments(path: Path, given: Setting, entry: Entry | None = None) -> list[Mome
     found = list(source.moments(given, entry))
     source.close()
     return found
+
+
+def entry_behind(path: Path, given: Setting, count: int) -> Entry:
+    """Where to go on behind the first ``count`` moments."""
+    source = BagSource(path)
+    *_, last = itertools.islice(source.moments(given), count)
+    entry = source.entry(last)
+    source.close()
+    assert entry is not None
+    return entry
 
 
 def same(one: Moment, other: Moment) -> bool:
@@ -73,11 +84,11 @@ def test_entering_in_the_middle_gives_the_same_moments(
     whole = moments(path, given)
     assert any(moment.faults for moment in whole), "the gap is one"
     for cut in (1, 10, 25, 33, 45, 58):
-        rest = moments(path, given, Entry.after(whole[cut]))
+        rest = moments(path, given, entry_behind(path, given, cut + 1))
         assert len(rest) == len(whole) - cut - 1
         assert all(map(same, rest, whole[cut + 1 :])), cut
     # The control: an entry that knows nothing of what came before sees no command.
-    blind = moments(path, given, Entry(46, whole[45].time_ns, 0, 0))
+    blind = moments(path, given, Entry(46, whole[45].time_ns, now_ns=whole[45].time_ns))
     assert not same(blind[0], whole[46])
 
 
@@ -88,7 +99,8 @@ def test_steps_at_recorded_commands(tmp_path: Path) -> None:
     path = write_mcap(tmp_path / "arm.mcap", rows)
     found = moments(path, setting(steps="recorded"))
     assert [moment.time_ns for moment in found] == times
-    rest = moments(path, setting(steps="recorded"), Entry.after(found[1]))
+    given = setting(steps="recorded")
+    rest = moments(path, given, entry_behind(path, given, 2))
     assert all(map(same, rest, found[2:]))
     assert len(rest) == len(found) - 2
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -68,6 +69,19 @@ class Prepared:
     message: Message
     decoded: Decoded | None
     fault: str
+
+
+@dataclass(frozen=True)
+class Heard:
+    """What a sampler keeps of one topic, as times by which a recording finds the messages again.
+
+    Attributes:
+        since_ns: Receive time of the oldest message that can still be sampled.
+        stamp_ns: Highest header stamp, against which jumps are told.
+    """
+
+    since_ns: int
+    stamp_ns: int
 
 
 class Sampler:
@@ -251,6 +265,26 @@ class Sampler:
         """Bytes found behind serialized messages since the start, padding included, by topic."""
         with self._lock:
             return {topic: state.trailing_bytes for topic, state in self._topics.items()}
+
+    def heard(self) -> dict[str, Heard]:
+        """What is kept of each topic, for a sampler elsewhere that is to go on from here."""
+        with self._lock:
+            lasting = {part.topic: entry for part, entry in self._infos.items()}
+            if self.contract.task is not None and self._task is not None:
+                lasting[self.contract.task.topic] = self._task
+            found = {}
+            for topic, state in self._topics.items():
+                kept = list(state.messages) or [m for m in [lasting.get(topic)] if m is not None]
+                if kept:
+                    oldest = kept[0] if state.window_ns else kept[-1]
+                    found[topic] = Heard(oldest.received_ns, state.stamp_ns)
+            return found
+
+    def go_on(self, heard: Mapping[str, Heard]) -> None:
+        """Ends the repetition of what another sampler had ``heard``: stamps count from there."""
+        with self._lock:
+            for topic, state in self._topics.items():
+                state.stamp_ns = heard[topic].stamp_ns if topic in heard else 0
 
     def task(self) -> TaskText | None:
         """See ``Sample.task``."""

@@ -106,6 +106,7 @@ class RecordedCommands:
 
     Attributes:
         faults: Topic to the first message that could not be used, in words, and how many.
+        since_ns: Topic to the time of the message that counts.
     """
 
     def __init__(self, contract: Contract, size: int) -> None:
@@ -120,6 +121,7 @@ class RecordedCommands:
         self._index = {o.topic: list(o.index) for o in contract.actions}
         self._last: dict[str, tuple[int, Values]] = {}
         self.faults: dict[str, tuple[str, int]] = {}
+        self.since_ns: dict[str, int] = {}
 
     def put(self, topic: str, cdr: bytes, time_ns: int) -> None:
         """Takes one message in; one that cannot be used is counted and changes nothing.
@@ -131,6 +133,7 @@ class RecordedCommands:
         """
         try:
             self._last[topic] = (time_ns, self._readers[topic](cdr))
+            self.since_ns[topic] = time_ns
         except ContractError as error:
             words, count = self.faults.get(topic, (str(error), 0))
             self.faults[topic] = (words, count + 1)

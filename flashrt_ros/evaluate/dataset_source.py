@@ -77,6 +77,10 @@ class DatasetSource:
         first = 0 if entry is None else entry.index
         return self._moments(plan, first)
 
+    def entry(self, moment: Moment) -> Entry | None:
+        """See ``Source.entry``."""
+        return Entry(moment.index + 1)
+
     def close(self) -> None:
         """Closes the files."""
         self._reader.close()

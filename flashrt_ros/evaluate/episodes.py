@@ -131,7 +131,11 @@ class EpisodeTracker:
     """Follows a recording and knows the episode under way."""
 
     def __init__(
-        self, rule: EpisodeRule | None, start_ns: int, standing: Standing | None = None
+        self,
+        rule: EpisodeRule | None,
+        start_ns: int,
+        standing: Standing | None = None,
+        last_ns: int = 0,
     ) -> None:
         """Begins at the start of a recording, or within it.
 
@@ -139,24 +143,21 @@ class EpisodeTracker:
             rule: None: one episode.
             start_ns: Of the recording.
             standing: What holds there; None: as at the start.
+            last_ns: When an input's message came last; 0: none so far.
         """
         self._rule = rule or EpisodeRule()
         self._start_ns = start_ns
-        self._last_ns = 0
+        self.last_ns = last_ns
         if standing is None:
             standing = Standing(-1, 0, False) if self._rule.topic else Standing()
         self.standing = standing
 
-    def pass_by(self, time_ns: int) -> None:
-        """A message that was already heeded before: only its time counts."""
-        self._last_ns = time_ns
-
     def heed(self, time_ns: int) -> None:
         """An input's message came."""
         gap_s = self._rule.gap_s
-        if gap_s and self._last_ns and time_ns - self._last_ns > gap_s * 1e9:
+        if gap_s and self.last_ns and time_ns - self.last_ns > gap_s * 1e9:
             self._begin(time_ns)
-        self._last_ns = time_ns
+        self.last_ns = time_ns
 
     def mark(self, type_name: str, cdr: bytes, time_ns: int) -> None:
         """A message of the rule's topic came."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import itertools
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Protocol
@@ -14,9 +15,6 @@ from flashrt_ros.dataset.info import is_dataset
 from flashrt_ros.errors import InvalidArgumentError, NotFoundError
 from flashrt_ros.evaluate.elements import Elements, elements_of
 from flashrt_ros.evaluate.timeline import Entry, Moment, Setting, Timeline, Topics
-
-LEAD_PERIODS = 2
-"""Control periods before an entry that are read besides the span of histories."""
 
 
 class Source(Protocol):
@@ -52,6 +50,12 @@ class Source(Protocol):
         Raises:
             NotFoundError: The contract needs what is not there.
             InvalidArgumentError: The setting does not fit this source.
+        """
+
+    def entry(self, moment: Moment) -> Entry | None:
+        """Where to go on behind ``moment``, which ``moments`` has yielded last.
+
+        None where nothing can be said; the caller tries again later.
         """
 
     def close(self) -> None:
@@ -117,37 +121,29 @@ class BagSource:
         self._timeline = Timeline(setting, topics, self.start_ns, entry)
         if entry is None:
             return self._timeline.moments(self._reader.messages(topics.names))
-        return self._timeline.moments(self._from(contract, topics, entry))
+        return self._timeline.moments(self._from(topics, entry))
+
+    def entry(self, moment: Moment) -> Entry | None:
+        """See ``Source.entry``."""
+        return None if self._timeline is None else self._timeline.entry(moment)
 
     def close(self) -> None:
         """Closes the files."""
         self._reader.close()
 
-    def _from(self, contract: Contract, topics: Topics, entry: Entry) -> Iterator[Message]:
-        """The messages that an entry needs first, then all from a little before it."""
-        spans_ms = [o.history.span_ms for o in contract.observations if o.history is not None]
-        lead_ns = round(max(spans_ms, default=0.0) * 1e6)
-        lead_ns += round(LEAD_PERIODS * contract.period_s * 1e9)
-        begin_ns = max(self.start_ns, entry.cut_ns - lead_ns)
-        first = [
-            message
-            for topic, time_ns in entry.newest_ns.items()
-            if time_ns < begin_ns and (message := self._at(topic, time_ns)) is not None
+    def _from(self, topics: Topics, entry: Entry) -> Iterator[Message]:
+        """The messages that an entry needs first, then all from its time on."""
+        earlier = [
+            self._between(topic, time_ns, entry.cut_ns)
+            for topic, time_ns in entry.oldest_ns().items()
+            if time_ns < entry.cut_ns
         ]
-        return heapq.merge(
-            sorted(first, key=lambda message: message.time_ns),
-            self._reader.messages(topics.names, begin_ns),
-            key=lambda message: message.time_ns,
-        )
+        first = heapq.merge(*earlier, key=lambda message: message.time_ns)
+        return itertools.chain(first, self._reader.messages(topics.names, entry.cut_ns))
 
-    def _at(self, topic: str, time_ns: int) -> Message | None:
-        """The last message that a topic has at exactly this time."""
-        found = None
-        for message in self._reader.messages({topic}, time_ns):
-            if message.time_ns != time_ns:
-                break
-            found = message
-        return found
+    def _between(self, topic: str, begin_ns: int, end_ns: int) -> Iterator[Message]:
+        messages = self._reader.messages({topic}, begin_ns)
+        return itertools.takewhile(lambda message: message.time_ns < end_ns, messages)
 
     def _find(self, setting: Setting, contract: Contract) -> Topics:
         """Recorded topics for those of the contract; says which are missing."""

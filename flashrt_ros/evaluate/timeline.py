@@ -6,6 +6,7 @@ by the time at which the recorder received a message.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,8 +16,9 @@ import numpy.typing as npt
 
 from flashrt_ros.bag.message import Message
 from flashrt_ros.contract.contract import Contract
+from flashrt_ros.contract.frames import FrameInput
 from flashrt_ros.contract.sample import Sample
-from flashrt_ros.contract.sampler import Sampler
+from flashrt_ros.contract.sampler import Heard, Sampler
 from flashrt_ros.evaluate.commands import RecordedCommands
 from flashrt_ros.evaluate.episodes import EpisodeRule, EpisodeTracker, Standing
 from flashrt_ros.evaluate.measured import MeasuredState
@@ -74,7 +76,6 @@ class Moment:
         jump: Words of a jump back in time since the moment before; empty without.
         not_before_ns: Messages recorded before do not count.
         inside: False between two episodes.
-        newest_ns: Recorded time of the newest message that counts, by recorded topic.
     """
 
     index: int
@@ -91,7 +92,6 @@ class Moment:
     jump: str = ""
     not_before_ns: int = 0
     inside: bool = True
-    newest_ns: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -100,31 +100,32 @@ class Entry:
 
     Attributes:
         index: Of the first moment that is wanted.
-        cut_ns: Recorded time of the moment before it: messages up to there were seen before.
-        episode: As of the moment before.
-        not_before_ns: The same.
-        inside: The same.
-        newest_ns: The same; these messages are read first.
+        cut_ns: Recorded time up to which messages were taken.
+        at_cut: Of those recorded at that very time so many were taken; -1: all.
+        now_ns: Recorded time of the last message that was taken.
+        not_before_ns: Messages recorded before do not count.
+        input_ns: When the last input came; 0: none.
+        standing: Episode under way.
+        heard: By recorded topic, what the sampler keeps; these messages are read first.
+        since_ns: The same of commands and of transforms: from when on they are read.
     """
 
     index: int
-    cut_ns: int
-    episode: int
-    not_before_ns: int
-    inside: bool = True
-    newest_ns: Mapping[str, int] = field(default_factory=dict)
+    cut_ns: int = 0
+    at_cut: int = -1
+    now_ns: int = 0
+    not_before_ns: int = 0
+    input_ns: int = 0
+    standing: Standing = Standing()  # noqa: RUF009  frozen
+    heard: Mapping[str, Heard] = field(default_factory=dict)
+    since_ns: Mapping[str, int] = field(default_factory=dict)
 
-    @classmethod
-    def after(cls, moment: Moment) -> Entry:
-        """The one that goes on behind ``moment``."""
-        return cls(
-            moment.index + 1,
-            moment.time_ns,
-            moment.episode,
-            moment.not_before_ns,
-            moment.inside,
-            moment.newest_ns,
-        )
+    def oldest_ns(self) -> dict[str, int]:
+        """By recorded topic: from when on its messages are read."""
+        found = dict(self.since_ns)
+        for topic, heard in self.heard.items():
+            found[topic] = min(heard.since_ns, found.get(topic, heard.since_ns))
+        return found
 
 
 @dataclass(frozen=True)
@@ -177,16 +178,14 @@ class Timeline:
         self._measured = MeasuredState(contract, size)
         self._resets = contract.on_time_jump == "reset"
         self._pace = next(iter(topics.commands), "") if setting.steps == "recorded" else ""
-        standing = None
-        if entry is not None:
-            standing = Standing(entry.episode, 0, entry.inside)
-        self._episodes = EpisodeTracker(setting.episodes, start_ns, standing)
-        self._cut_ns = entry.cut_ns if entry is not None else -1
-        self._not_before_ns = entry.not_before_ns if entry is not None else 0
-        self._index = entry.index if entry is not None else 0
-        self._now_ns = max(start_ns, self._cut_ns)
-        self._jump = ""
-        self._newest_ns: dict[str, int] = {}
+        self._entry, self._sooner = entry, {} if entry is None else entry.oldest_ns()
+        begin = entry or Entry(0, cut_ns=-1, now_ns=start_ns)
+        standing = None if entry is None else entry.standing
+        self._episodes = EpisodeTracker(setting.episodes, start_ns, standing, begin.input_ns)
+        self._not_before_ns = begin.not_before_ns
+        self._index, self._now_ns = begin.index, begin.now_ns
+        self._jump, self._jump_ns = "", start_ns
+        self._at_now = 0
         self.skipped_s = 0.0
         self.backwards = 0
         self.faulty: dict[str, tuple[str, int]] = {}
@@ -199,14 +198,15 @@ class Timeline:
         Args:
             messages: In order of recorded time, of ``topics.names``.
         """
+        messages = iter(messages)
+        if self._entry is not None:
+            messages = self._repeat(self._entry, messages)
         for message in messages:
-            if message.time_ns <= self._cut_ns:
-                self._take(message, message.time_ns, seen=True)
-                continue
             self.backwards += message.time_ns < self._now_ns
             time_ns = max(message.time_ns, self._now_ns)
             if not self._pace:
                 yield from self._steps_before(time_ns)
+            self._at_now = self._at_now + 1 if time_ns == self._now_ns else 1
             self._now_ns = time_ns
             self._take(message, time_ns)
             if message.topic == self._pace:
@@ -214,10 +214,55 @@ class Timeline:
         if not self._pace:
             yield from self._steps_before(self._now_ns + 1)
 
-    @property
-    def command_faults(self) -> dict[str, tuple[str, int]]:
-        """As ``faulty``, of recorded commands, by the contract's name of the topic."""
-        return self._commands.faults
+    def entry(self, moment: Moment) -> Entry | None:
+        """Where to go on behind ``moment``, which was the last one yielded.
+
+        None where a recording that is not in order of time leaves it open.
+        """
+        if self.backwards:
+            return None
+        names = {name: topic for topic, name in self._topics.inputs.items()}
+        heard = {names[name]: heard for name, heard in self._sampler.heard().items()}
+        since_ns = {
+            topic: self._commands.since_ns[name]
+            for topic, name in self._topics.commands.items()
+            if name in self._commands.since_ns
+        }
+        for part in self._setting.needed().inputs():
+            if isinstance(part, FrameInput) and part.topic in names:
+                since_ns[names[part.topic]] = self._start_ns if part.static else self._jump_ns
+        return Entry(
+            index=moment.index + 1,
+            cut_ns=moment.time_ns,
+            at_cut=self._at_now if self._pace else -1,
+            now_ns=self._now_ns,
+            not_before_ns=self._not_before_ns,
+            input_ns=self._episodes.last_ns,
+            standing=self._episodes.standing,
+            heard=heard,
+            since_ns=since_ns,
+        )
+
+    def _repeat(self, entry: Entry, messages: Iterator[Message]) -> Iterator[Message]:
+        """Takes what was taken before the entry, as it was; the rest is left."""
+        left: list[Message] = []
+        taken = 0
+        for message in messages:
+            taken += message.time_ns == entry.cut_ns
+            beyond = 0 <= entry.at_cut < taken
+            if message.time_ns > entry.cut_ns or (message.time_ns == entry.cut_ns and beyond):
+                left = [message]
+                break
+            topic = message.topic
+            if message.time_ns < self._sooner.get(topic, entry.cut_ns + 1):
+                continue
+            if (name := self._topics.commands.get(topic)) is not None:
+                self._commands.put(name, message.cdr, message.time_ns)
+            if (name := self._topics.inputs.get(topic)) is not None:
+                self._sampler.put(name, message.cdr, message.time_ns)
+        names = self._topics.inputs
+        self._sampler.go_on({names[topic]: heard for topic, heard in entry.heard.items()})
+        return itertools.chain(left, messages)
 
     def time_of(self, index: int) -> int:
         """Recorded time of a step at the contract's rate."""
@@ -237,29 +282,30 @@ class Timeline:
                 return
             yield self._moment(now_ns)
 
-    def _take(self, message: Message, time_ns: int, seen: bool = False) -> None:
-        """Lets everyone have a message; ``seen``: only what it leaves behind counts."""
+    @property
+    def command_faults(self) -> dict[str, tuple[str, int]]:
+        """As ``faulty``, of recorded commands, by the contract's name of the topic."""
+        return self._commands.faults
+
+    def _take(self, message: Message, time_ns: int) -> None:
+        """Lets everyone have a message."""
         topic = message.topic
-        if seen:
-            self._episodes.pass_by(time_ns)
-        elif topic == self._topics.marker:
+        if topic == self._topics.marker:
             self._episodes.mark(message.type, message.cdr, time_ns)
         if (name := self._topics.commands.get(topic)) is not None:
             self._commands.put(name, message.cdr, time_ns)
         if (name := self._topics.inputs.get(topic)) is not None:
             received = self._sampler.put(name, message.cdr, time_ns)
-            if not seen:
-                self._episodes.heed(time_ns)
-                if received.time_jump:
-                    self._heed_jump(received.time_jump, time_ns)
-                if received.fault:
-                    words, count = self.faulty.get(topic, (received.fault, 0))
-                    self.faulty[topic] = (words, count + 1)
-                self.notices += [w for w in received.notices if w not in self.notices]
-        self._newest_ns[topic] = time_ns
+            self._episodes.heed(time_ns)
+            if received.time_jump:
+                self._heed_jump(received.time_jump, time_ns)
+            if received.fault:
+                words, count = self.faulty.get(topic, (received.fault, 0))
+                self.faulty[topic] = (words, count + 1)
+            self.notices += [w for w in received.notices if w not in self.notices]
 
     def _heed_jump(self, words: str, time_ns: int) -> None:
-        self._jump = words
+        self._jump, self._jump_ns = words, time_ns
         self.jumps.append(words)
         self._not_before_ns = max(self._not_before_ns, time_ns)
         if self._resets:
@@ -285,7 +331,6 @@ class Timeline:
             jump=self._jump,
             not_before_ns=not_before_ns,
             inside=standing.inside,
-            newest_ns=dict(self._newest_ns),
         )
         self._index += 1
         self._jump = ""
