@@ -38,13 +38,15 @@ GROUPS: dict[str, list[str]] = {
     "language": ["tokenizers"],
     # LeRobot's data sets.
     "datasets": ["av", "pillow", "pyarrow"],
-    # Plots of the benchmarks.
+    # Plots of benchmarks and evaluations.
     "report": ["plotly"],
     "test": [
         "av",
         # Linters change their rules from one release to the next.
         "codespell~=2.4.3",
         "hypothesis",
+        # Reads back what is written for Foxglove.
+        "mcap-ros2-support",
         "mypy~=2.4.1",
         "pillow",
         "plotly",

@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import functools
 import os
+import sys
 import threading
 from collections.abc import Iterable
 from pathlib import Path
@@ -16,6 +17,7 @@ from typing import Any
 
 from flashrt_ros.errors import ContractError
 
+_OWN = "flashrt_ros"
 _LOCK = threading.Lock()
 _COMPLETE: set[str] = set()
 """Types that have been found defined, with all that they hold."""
@@ -32,7 +34,8 @@ def typestore() -> Any:
 def require_type(type_name: str) -> None:
     """Makes sure that a type and all that it holds are defined.
 
-    Looks into the packages on AMENT_PREFIX_PATH for what the store lacks.
+    Looks for what the store lacks in the packages on AMENT_PREFIX_PATH, in those that lie in this
+    Python's environment, and for our own in the source tree.
 
     Raises:
         ContractError: A definition is nowhere; says how to give it.
@@ -95,18 +98,22 @@ def _find_installed(type_name: str) -> bool:
     words = type_name.split("/")
     if len(words) != 3 or words[1] != "msg" or not all(word.isidentifier() for word in words):
         return False
-    for prefix in filter(None, os.environ.get("AMENT_PREFIX_PATH", "").split(os.pathsep)):
-        file = Path(prefix, "share", words[0], "msg", f"{words[2]}.msg")
+    prefixes = [*os.environ.get("AMENT_PREFIX_PATH", "").split(os.pathsep), sys.prefix]
+    shares = [Path(prefix, "share", words[0]) for prefix in filter(None, prefixes)]
+    if words[0] == _OWN:
+        shares.insert(0, Path(__file__).parents[2])
+    for share in shares:
+        file = share / "msg" / f"{words[2]}.msg"
         if file.is_file():
-            _register(file)
+            _register(file, type_name)
             return True
     return False
 
 
-def _register(file: Path) -> None:
+def _register(file: Path, name: str = "") -> None:
     from rosbags.typesys import get_types_from_msg
 
-    name = f"{file.resolve().parents[1].name}/msg/{file.stem}"
+    name = name or f"{file.resolve().parents[1].name}/msg/{file.stem}"
     try:
         parsed = get_types_from_msg(file.read_text(encoding="utf-8"), name)
         with _LOCK:

@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from flashrt_ros.errors import InvalidArgumentError
+
 if TYPE_CHECKING:
     from flashrt_ros.evaluate.evaluator import Result
     from flashrt_ros.evaluate.fan import Fan
@@ -17,6 +19,16 @@ def add_arguments(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--html", type=Path, metavar="FILE", help="write a page with plots there, for a browser"
     )
+    group.add_argument(
+        "--mcap",
+        type=Path,
+        metavar="FILE.mcap",
+        help="write predictions, errors and chunks there, for Foxglove and PlotJuggler, with a "
+        "layout beside it; any other name is that of a folder, with a file for each source",
+    )
+    group.add_argument(
+        "--mcap-with-recording", action="store_true", help="and copy what was recorded into it"
+    )
 
 
 def check(arguments: argparse.Namespace) -> None:
@@ -24,11 +36,20 @@ def check(arguments: argparse.Namespace) -> None:
 
     Raises:
         UnsupportedError: A package is missing; says which extra brings it.
+        InvalidArgumentError: Options do not fit each other or the sources.
+        AlreadyExistsError: There is an MCAP file of that name.
     """
     if arguments.html is not None:
-        from flashrt_ros.evaluate.page.document import check
+        from flashrt_ros.evaluate.page.document import check as check_page
 
-        check()
+        check_page()
+    if arguments.mcap_with_recording:
+        _check_recordings(arguments)
+    if arguments.mcap is not None:
+        from flashrt_ros.evaluate.mcap_output import check as check_mcap
+
+        for path in _mcap_paths(arguments):
+            check_mcap(path)
 
 
 def write(
@@ -53,3 +74,45 @@ def write(
         from flashrt_ros.evaluate.page.document import write_page
 
         write_page(arguments.html, report, tracks, fans)
+    if arguments.mcap is not None:
+        for path, result in zip(_mcap_paths(arguments), results, strict=True):
+            _write_mcap(path, result, arguments.mcap_with_recording)
+
+
+def _write_mcap(path: Path, result: Result, with_recording: bool) -> None:
+    from flashrt_ros.bag.reader import BagReader
+    from flashrt_ros.evaluate.mcap_output import write_mcap
+
+    if not with_recording:
+        write_mcap(path, result.tracks)
+        return
+    with BagReader(result.source.name) as recording:
+        write_mcap(path, result.tracks, recording)
+
+
+def _check_recordings(arguments: argparse.Namespace) -> None:
+    from flashrt_ros.dataset.info import is_dataset
+
+    if arguments.mcap is None:
+        raise InvalidArgumentError("--mcap-with-recording: expected --mcap FILE too, found none")
+    for source in arguments.sources:
+        if is_dataset(Path(source)):
+            raise InvalidArgumentError(
+                f"--mcap-with-recording: expected recordings with messages, found {source}, a data"
+                " set; leave the option out"
+            )
+
+
+def _mcap_paths(arguments: argparse.Namespace) -> list[Path]:
+    """The MCAP file of each source."""
+    from flashrt_ros.evaluate.mcap_output import topic_words
+
+    if arguments.mcap.suffix == ".mcap":
+        if len(arguments.sources) == 1:
+            return [arguments.mcap]
+        raise InvalidArgumentError(
+            f"--mcap: expected a folder for {len(arguments.sources)} sources, found"
+            f" {arguments.mcap}; leave out .mcap"
+        )
+    names = topic_words([Path(source).stem for source in arguments.sources])
+    return [arguments.mcap / f"{name}.mcap" for name in names]

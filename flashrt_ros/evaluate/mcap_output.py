@@ -1,0 +1,236 @@
+"""Predictions, errors and chunks as MCAP files, on recorded time, beside what was recorded.
+
+For Foxglove and PlotJuggler: the definition of each message type lies in the file, so that neither
+needs ROS. All topics stand below ``/evaluation``:
+
+    recorded               sensor_msgs/JointState: the recorded command as of each control step
+    LABEL/prediction       sensor_msgs/JointState: what the policy gave
+    LABEL/sent             sensor_msgs/JointState: after limits, as the node would have sent it
+    LABEL/error            sensor_msgs/JointState: prediction minus recorded
+    LABEL/chunk            flashrt_ros/ActionChunk: each chunk, when it was adopted
+    LABEL/latency_ms       std_msgs/Float64
+    LABEL/fault            rcl_interfaces/Log: why no step was made, when that changes
+    age_ms/INPUT           std_msgs/Float64: age of the newest message
+"""
+
+from __future__ import annotations
+
+import heapq
+import json
+import os
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from flashrt_ros.bag.message import Definition, Message
+from flashrt_ros.bag.reader import BagReader
+from flashrt_ros.contract.definitions import require_type, typestore
+from flashrt_ros.errors import AlreadyExistsError, StorageError
+from flashrt_ros.evaluate.foxglove import layout
+from flashrt_ros.evaluate.track import Track
+
+JOINT_STATE, FLOAT = "sensor_msgs/msg/JointState", "std_msgs/msg/Float64"
+CHUNK, LOG = "flashrt_ros/msg/ActionChunk", "rcl_interfaces/msg/Log"
+HEADER, TIME = "std_msgs/msg/Header", "builtin_interfaces/msg/Time"
+WARN = 30
+ROOT = "/evaluation"
+
+
+def check(path: Path) -> None:
+    """Raises if no file can be written there; called before a run.
+
+    Raises:
+        AlreadyExistsError: There is one: it may be a recording.
+        ContractError: A message type is not defined here.
+    """
+    for place in (path, layout_path(path)):
+        if place.exists():
+            raise AlreadyExistsError(f"{place}: exists; name a file that does not")
+    for name in (JOINT_STATE, FLOAT, CHUNK, LOG):
+        require_type(name)
+
+
+def layout_path(path: Path) -> Path:
+    """Returns where the Foxglove layout of an MCAP file stands."""
+    return path.with_suffix(".foxglove.json")
+
+
+def write_mcap(path: Path, tracks: Sequence[Track], recording: BagReader | None = None) -> Path:
+    """Writes one recording's evaluation, and a Foxglove layout for it.
+
+    Args:
+        path: The MCAP file; must not exist.
+        tracks: One a policy, all of one source.
+        recording: Whose messages are copied beside, byte by byte; None: none are.
+
+    Returns:
+        Path of the layout.
+
+    Raises:
+        AlreadyExistsError: As ``check``.
+        ContractError: As ``check``.
+        StorageError: It cannot be written; nothing is left then.
+    """
+    check(path)
+    taken = [topic.name for topic in recording.topics] if recording is not None else []
+    root = ROOT
+    while any(f"{name}/".startswith(f"{root}/") for name in taken):
+        root += "_"
+    labels = topic_words([track.policy for track in tracks])
+    inputs = topic_words(list(tracks[0].ages_ms))
+    streams: list[Iterable[Message]] = [_recorded(tracks[0], root), _ages(tracks[0], inputs, root)]
+    for track, label in zip(tracks, labels, strict=True):
+        base = f"{root}/{label}"
+        streams += [_joints(track, base), _chunks(track, base), _faults(track, base)]
+    definitions: dict[str, Definition] = {}
+    if recording is not None:
+        streams.append(recording.messages())
+        definitions = recording.definitions
+    unfinished = path.with_name(path.name + ".unfinished")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _write(unfinished, heapq.merge(*streams, key=lambda m: m.time_ns), definitions)
+        words = json.dumps(layout(root, tracks, labels, inputs), indent=1)
+        layout_path(path).write_text(words + "\n", encoding="utf-8")
+        os.replace(unfinished, path)
+    except OSError as error:
+        unfinished.unlink(missing_ok=True)
+        layout_path(path).unlink(missing_ok=True)
+        raise StorageError(f"{path}: cannot be written: {error.strerror}") from None
+    return layout_path(path)
+
+
+def topic_words(names: Sequence[str]) -> list[str]:
+    """Returns for each name a part of a topic name, no two alike."""
+    found: list[str] = []
+    for name in names:
+        word = re.sub(r"\W+", "_", name, flags=re.ASCII).strip("_") or "unnamed"
+        word = f"_{word}" if word[0].isdigit() else word
+        number = 2
+        unique = word
+        while unique in found:
+            unique, number = f"{word}_{number}", number + 1
+        found.append(unique)
+    return found
+
+
+def _write(path: Path, messages: Iterable[Message], recorded: dict[str, Definition]) -> None:
+    from mcap.writer import Writer
+
+    schemas: dict[str, int] = {}
+    channels: dict[tuple[str, str], int] = {}
+    with path.open("wb") as sink:
+        writer = Writer(sink)
+        writer.start("ros2", "flashrt_ros")
+        for topic, kind, cdr, time_ns in messages:
+            key = (topic, kind)
+            if key not in channels:
+                if kind not in schemas:
+                    definition = recorded.get(kind) or _definition(kind)
+                    text = definition.text.encode()
+                    schemas[kind] = writer.register_schema(kind, definition.encoding, text)
+                channels[key] = writer.register_channel(topic, "cdr", schemas[kind])
+            writer.add_message(channels[key], time_ns, cdr, time_ns)
+        writer.finish()
+
+
+def _definition(kind: str) -> Definition:
+    """The definition known here; an empty one for types that nobody defines."""
+    if kind not in typestore().fielddefs:
+        return Definition("", "")
+    text, _ = typestore().generate_msgdef(kind, ros_version=2)
+    return Definition("ros2msg", text)
+
+
+def _message(topic: str, kind: str, time_ns: int, **fields: Any) -> Message:
+    store = typestore()
+    message = store.types[kind](**fields)
+    return Message(topic, kind, bytes(store.serialize_cdr(message, kind)), time_ns)
+
+
+def _stamp(time_ns: int) -> Any:
+    return typestore().types[TIME](sec=time_ns // 10**9, nanosec=time_ns % 10**9)
+
+
+def _joint_state(
+    topic: str, time_ns: int, names: Sequence[str], values_A: npt.NDArray[np.float64]
+) -> Message:
+    empty = np.zeros(0)
+    header = typestore().types[HEADER](stamp=_stamp(time_ns), frame_id="")
+    fields = {"name": list(names), "position": values_A, "velocity": empty, "effort": empty}
+    return _message(topic, JOINT_STATE, time_ns, header=header, **fields)
+
+
+def _times(track: Track) -> list[int]:
+    times: list[int] = track.time_ns_T.tolist()
+    return times
+
+
+def _recorded(track: Track, root: str) -> Iterator[Message]:
+    """The recorded command as of each step that has one."""
+    for time_ns, values_A in zip(_times(track), track.recorded_TA, strict=True):
+        if np.isfinite(values_A).any():
+            yield _joint_state(f"{root}/recorded", time_ns, track.names, values_A)
+
+
+def _ages(track: Track, inputs: Sequence[str], root: str) -> Iterator[Message]:
+    """Ages of each input that has a message."""
+    ages = list(zip(inputs, track.ages_ms.values(), strict=True))
+    for step, time_ns in enumerate(_times(track)):
+        for word, ages_T in ages:
+            if np.isfinite(ages_T[step]):
+                age_ms = float(ages_T[step])
+                yield _message(f"{root}/age_ms/{word}", FLOAT, time_ns, data=age_ms)
+
+
+def _joints(track: Track, base: str) -> Iterator[Message]:
+    """Prediction, what would have been sent, error and latency of each step that was made."""
+    error_TA = track.predicted_TA - track.recorded_TA
+    series = (("prediction", track.predicted_TA), ("sent", track.sent_TA), ("error", error_TA))
+    for step, time_ns in enumerate(_times(track)):
+        for word, values_TA in series:
+            if np.isfinite(values_TA[step]).any():
+                yield _joint_state(f"{base}/{word}", time_ns, track.names, values_TA[step])
+        if np.isfinite(track.latency_ms_T[step]):
+            latency_ms = float(track.latency_ms_T[step])
+            yield _message(f"{base}/latency_ms", FLOAT, time_ns, data=latency_ms)
+
+
+def _chunks(track: Track, base: str) -> Iterator[Message]:
+    """Each chunk at the step that adopted it, without the rows that only fill it up."""
+    if not track.chunks_CHA.size:
+        return
+    steps = np.searchsorted(track.index_T, track.chunk_adopted_C).clip(0, track.steps - 1)
+    for number in np.argsort(steps, kind="stable").tolist():
+        time_ns = int(track.time_ns_T[steps[number]])
+        rows_HA = track.chunks_CHA[number]
+        rows_HA = rows_HA[np.isfinite(rows_HA).any(axis=1)]
+        yield _message(
+            f"{base}/chunk",
+            CHUNK,
+            time_ns,
+            header=typestore().types[HEADER](stamp=_stamp(time_ns), frame_id=""),
+            capsule="",
+            generation=0,
+            chunk_id=number + 1,
+            period_s=track.period_s,
+            names=list(track.names),
+            horizon=len(rows_HA),
+            data=np.ascontiguousarray(rows_HA).reshape(-1),
+        )
+
+
+def _faults(track: Track, base: str) -> Iterator[Message]:
+    """Why no step was made, whenever that becomes another reason."""
+    before = ""
+    for time_ns, words in zip(_times(track), track.fault_T, strict=True):
+        if words and words != before:
+            fields = {"name": track.policy, "msg": words, "file": "", "function": "", "line": 0}
+            yield _message(
+                f"{base}/fault", LOG, time_ns, stamp=_stamp(time_ns), level=WARN, **fields
+            )
+        before = words
