@@ -185,7 +185,7 @@ def test_every_timed_benchmark_warms_up_as_often_as_asked(
 
 @pytest.mark.ros
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["jitter", "services", "startup"])
+@pytest.mark.parametrize("name", ["jitter", "services", "startup", "trees"])
 def test_benchmarks_of_real_processes(name: str) -> None:
     pytest.importorskip("rclpy")
     pytest.importorskip("flashrt_ros.srv")

@@ -7,6 +7,7 @@ within the timeout, after which the same tree works again as soon as the node is
 
 from __future__ import annotations
 
+import gc
 import signal
 import time
 from collections.abc import Iterator
@@ -16,10 +17,12 @@ import py_trees
 import pytest
 import rclpy
 from flashrt_ros.msg import CapsuleEvent, PolicyStatus
+from flashrt_ros.srv import Snapshot as SnapshotType
 from node_peer import DEADLINE_S
 from py_trees.behaviour import Behaviour
 from py_trees.common import Status
 from rclpy.executors import SingleThreadedExecutor
+from rclpy.task import Future
 from stage import Stage, arm_contract
 
 from flashrt_ros import trees
@@ -252,6 +255,38 @@ class Loop:
         for behaviour in self.root.iterate():
             behaviour.shutdown()
         self.executor.shutdown()
+
+
+def futures() -> int:
+    gc.collect()
+    return sum(isinstance(thing, Future) for thing in gc.get_objects())
+
+
+def test_calls_and_clients_do_not_pile_up(stage: Stage, node: Any) -> None:
+    stage.run()
+    services = len(list(node.clients))
+    snapshot = trees.Snapshot(capsule="here", replace=True)
+    loop = Loop(snapshot, node)
+    loop.until(Status.SUCCESS)
+    before = futures()
+    stage.process.send(signal.SIGSTOP)  # so that none is answered
+    for _ in range(30):
+        assert loop.tick() is Status.RUNNING
+        snapshot.stop(Status.INVALID)
+    assert snapshot.link.pending == 0
+    assert futures() <= before
+    # The control: who forgets a call keeps it.
+    client = node.create_client(SnapshotType, "/policy/snapshot")
+    for _ in range(30):
+        client.call_async(SnapshotType.Request())
+    assert len(client._pending_requests) == 30
+    assert futures() >= before + 30
+    node.destroy_client(client)
+    stage.process.send(signal.SIGCONT)
+    loop.until(Status.SUCCESS)
+    assert len(list(node.clients)) == services + 1
+    loop.close()
+    assert len(list(node.clients)) == services
 
 
 @pytest.mark.parametrize("kill", [signal.SIGSTOP, signal.SIGKILL])

@@ -25,6 +25,7 @@ BENCHMARKS: dict[str, str] = {
     "sameness": "restore, then 200 steps, at random cut points; with controls",
     "jitter": "control period of the node beside a bare sleep loop",
     "services": "round trips of the node's services beside a bare Trigger server",
+    "trees": "ticks of a behaviour tree with a verb in every tenth, beside its empty twin",
     "startup": "process start and configure to the first action",
 }
 POLICY = "policy"

@@ -8,8 +8,7 @@ from py_trees.behaviour import Behaviour
 from py_trees.composites import Sequence
 
 from flashrt_ros.trees.key import Key
-from flashrt_ros.trees.motion import Pause, Resume
-from flashrt_ros.trees.service import TIMEOUT_S
+from flashrt_ros.trees.motion import RESUME_S, Pause, Resume
 from flashrt_ros.trees.verb import ResetEpisode
 from flashrt_ros.trees.watch import WaitUntilFresh
 
@@ -29,7 +28,7 @@ class EpisodeReset(Sequence):
         task: str | Key | None = None,
         seed: int | Key | None = None,
         policy: str = "policy",
-        timeout_s: float = TIMEOUT_S,
+        timeout_s: float = RESUME_S,
     ) -> None:
         """Prepares the sequence.
 
