@@ -89,6 +89,7 @@ class NodeProcess:
         parameters: Mapping[str, Any] | None = None,
         main: str = MAIN,
         words: Sequence[str] = (),
+        remaps: Sequence[str] = (),
     ) -> None:
         """Starts it.
 
@@ -99,9 +100,12 @@ class NodeProcess:
             parameters: Given on its command line.
             main: What Python runs.
             words: Arguments before those of ROS, which then say where the nodes are.
+            remaps: Further ones, such as ``joint_states:=/arm/states``.
         """
         arguments = [*words, "--ros-args"]
         arguments += [] if words else ["-r", f"__ns:={namespace}"]
+        for rule in remaps:
+            arguments += ["-r", rule]
         for name, value in (parameters or {}).items():
             text = str(value).lower() if isinstance(value, bool) else str(value)
             arguments += ["-p", f"{name}:={text}"]

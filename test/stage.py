@@ -99,9 +99,13 @@ class Stage:
         domain: int | None = None,
         namespace: str = "",
         parameters: Mapping[str, Any] | None = None,
+        node: str = "policy",
+        remaps: Mapping[str, str] | None = None,
     ) -> None:
         self.folder = folder
         self.namespace = namespace
+        self.node = node
+        self.remaps = dict(remaps or {})
         self._own_domain = Domain() if domain is None else None
         self.domain = self._own_domain.id if self._own_domain is not None else domain
         assert self.domain is not None
@@ -111,16 +115,18 @@ class Stage:
         self.steps = record(PolicyStep, self.name("policy_step"))
         self.chunks = record(ActionChunk, self.name("action_chunk"))
         self.events = record(CapsuleEvent, self.name("capsule_event"))
-        self.commands = record(JointState, f"{namespace}/joint_command")
+        self.commands = record(JointState, self.topic("joint_command"))
         self.diagnostics = record(DiagnosticArray, "/diagnostics")
-        self.robot = Robot(self.peer, f"{namespace}/joint_states", RELIABLE)
+        self.robot = Robot(self.peer, self.topic("joint_states"), RELIABLE)
         self._parameters = dict(parameters or {})
         self.start()
 
     def start(self) -> None:
         """Starts the process, again if it has ended."""
+        rules = [f"{name}:={to}" for name, to in self.remaps.items()]
+        rules += [f"__node:={self.node}"] * (self.node != "policy")
         self.process = NodeProcess(
-            self.folder, self.domain, self.namespace or "/", self._parameters
+            self.folder, self.domain, self.namespace or "/", self._parameters, remaps=rules
         )
         watch(self.peer, self.process)
         self._wait_until_known()
@@ -145,7 +151,12 @@ class Stage:
 
     def name(self, of: str) -> str:
         """Full name of something private of the node."""
-        return f"{self.namespace}/policy/{of}"
+        return f"{self.namespace}/{self.node}/{of}"
+
+    def topic(self, name: str) -> str:
+        """Full name of a topic of the contract."""
+        to = self.remaps.get(name, name)
+        return to if to.startswith("/") else f"{self.namespace}/{to}"
 
     # Services
 
@@ -270,7 +281,7 @@ class Stage:
         def found() -> Any:
             for array in self.diagnostics:
                 for status in array.status:
-                    named = status.name == f"{self.namespace}/policy: {entry}"
+                    named = status.name == f"{self.namespace}/{self.node}: {entry}"
                     if named and words in status.message and ord(status.level) == level:
                         return status
             return None

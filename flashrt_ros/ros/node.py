@@ -218,7 +218,7 @@ class PolicyNode(LifecycleNode):
             settings["capsule_dir"], self._control.queue, self._outlet, self._losses.failed
         )
         self._control.start()
-        self._outlet.open(contract, self.create_lifecycle_publisher, self._qos_watch.listener)
+        self._outlet.open(contract, self.create_lifecycle_publisher, self._qos_watch.endpoint)
         commander.start()
         self._watchdog = Watchdog(
             commander, self._motion, self._outlet, self._control, self._publish_status
@@ -239,7 +239,7 @@ class PolicyNode(LifecycleNode):
         guard = self._stop_guard = StopGuard(
             contract.stop, self._motion, commander, self._outlet, self._stop_now
         )
-        subscription = guard.listen(self, self._tell, self._qos_watch.listener)
+        subscription = guard.listen(self, self._tell, self._qos_watch.endpoint)
         self._subscriptions_by_topic[contract.stop.topic] = subscription
 
     def _activate(self, state: LifecycleState) -> None:

@@ -89,31 +89,29 @@ class RosOutlet:
         self,
         contract: Contract,
         create_publisher: Callable[..., Any],
-        listener: Callable[[str, str, QoSProfile], Callable[[Any], None]],
+        endpoint: Callable[[str, str, Qos], tuple[QoSProfile, Callable[[Any], None]]],
     ) -> None:
         """Makes the command publishers.
 
         Args:
             contract: Says topics, types and QoS.
             create_publisher: Of the lifecycle node, for lifecycle publishers.
-            listener: Makes what is called when a subscriber asks for more than is offered, from
-                ``output``, the topic and our profile.
+            endpoint: The profile, and what is called when a subscriber asks for more than is
+                offered, from ``output``, the topic and the contract's QoS.
         """
         for output in contract.actions:
             cls = messages.interface(output.type)
-            profile = qos_profile(output.qos)
+            profile, incompatible = endpoint("output", output.topic, output.qos)
             publisher = create_publisher(
                 cls,
                 output.topic,
                 profile,
-                event_callbacks=PublisherEventCallbacks(
-                    incompatible_qos=listener("output", output.topic, profile)
-                ),
+                event_callbacks=PublisherEventCallbacks(incompatible_qos=incompatible),
             )
             self._commands[output.topic] = (publisher, cls)
             name = f"~/shadow/{below(output.topic)}"
             self._shadows[output.topic] = self._node.create_publisher(cls, name, 10)
-            if output.qos.liveliness == "manual_by_topic":
+            if profile.liveliness == LivelinessPolicy.MANUAL_BY_TOPIC:
                 self._manual = (*self._manual, publisher)
 
     def alive(self) -> None:

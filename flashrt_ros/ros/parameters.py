@@ -8,7 +8,7 @@ from __future__ import annotations
 import difflib
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from rclpy.parameter import Parameter
 
 from flashrt_ros.errors import InvalidArgumentError
 from flashrt_ros.ros.plan_timing import AUTOMATIC
+from flashrt_ros.ros.qos_overrides import PREFIX
 from flashrt_ros.ros.resumption import Options
 from flashrt_ros.runtime.session import MAX_PREVIEW_SETS
 
@@ -277,10 +278,9 @@ class Parameters:
 
     def _warn_of_unknown(self) -> None:
         """ROS ignores a misspelt parameter in silence; a limit that was meant is then not set."""
-        # rclpy does not tell by public means what it was given.
-        given = getattr(self._node, "_parameter_overrides", {})
-        for name in given:
-            if not self._node.has_parameter(name):
+        for name in overrides_of(self._node):
+            # Of topics that are known only at configure.
+            if not self._node.has_parameter(name) and not name.startswith(PREFIX):
                 near = difflib.get_close_matches(name, list(self._when), 1)
                 hint = f"; did you mean {near[0]!r}?" if near else ""
                 self._node.get_logger().warning(
@@ -293,6 +293,9 @@ class Parameters:
 
     def _on_set(self, parameters: list[Parameter]) -> SetParametersResult:
         for parameter in parameters:
+            if parameter.name.startswith(PREFIX) and self._node.has_parameter(parameter.name):
+                reason = f"{parameter.name} is given at start: publishers and subscriptions stand"
+                return SetParametersResult(successful=False, reason=reason)
             if self._when.get(parameter.name) == CONFIGURE and self.locked:
                 reason = (
                     f"{parameter.name} is read at configure: expected an unconfigured node; "
@@ -322,6 +325,13 @@ class Parameters:
                 f"with --ros-args -p {name}:=..."
             )
         return value
+
+
+def overrides_of(node: Node) -> Mapping[str, Parameter]:
+    """Parameters that the node was given at start, by name."""
+    # rclpy does not tell by public means what it was given.
+    given: Mapping[str, Parameter] = getattr(node, "_parameter_overrides", {})
+    return given
 
 
 def contract_path(text: str) -> Path:

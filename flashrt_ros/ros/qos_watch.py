@@ -14,7 +14,10 @@ from rclpy.duration import Duration
 from rclpy.node import Node
 from rclpy.qos import QoSCompatibility, QoSProfile, qos_check_compatible
 
-from flashrt_ros.ros.outlet import RosOutlet
+from flashrt_ros.contract.schema import Qos
+from flashrt_ros.ros.outlet import RosOutlet, qos_profile
+from flashrt_ros.ros.parameters import overrides_of
+from flashrt_ros.ros.qos_overrides import QosOverrides
 
 OUTPUT = "output"
 ENDLESS_NS = 2**62
@@ -47,6 +50,8 @@ class QosWatch:
         self._changed = changed
         self._found: dict[str, _Misfit] = {}
         self._told: dict[str, Callable[[str], None]] = {}
+        self._overrides = QosOverrides(node)
+        self._warned: set[str] = set()
 
     @property
     def incompatible(self) -> dict[str, str]:
@@ -57,22 +62,29 @@ class QosWatch:
         """Forgets all, at clean-up."""
         self._found.clear()
         self._told.clear()
+        self._warned.clear()
+        self._overrides.forget()
 
-    def listener(
+    def endpoint(
         self,
         direction: str,
         topic: str,
-        ours: QoSProfile,
+        qos: Qos,
         tell: Callable[[str], None] | None = None,
-    ) -> Callable[[Any], None]:
-        """What an endpoint calls with its event of an incompatible QoS.
+    ) -> tuple[QoSProfile, Callable[[Any], None]]:
+        """The profile of an endpoint, and what it calls with its event of an incompatible QoS.
 
         Args:
             direction: ``input``, ``output`` or other words for the log.
             topic: As the contract writes it.
-            ours: QoS of the endpoint.
+            qos: As the contract has it; parameters overrule it.
             tell: Called with words when a peer does not fit, with none when all do again.
+
+        Raises:
+            InvalidArgumentError: Such a parameter is wrong.
         """
+        kind = "publisher" if direction == OUTPUT else "subscription"
+        ours = qos_profile(self._overrides.of(kind, topic, qos))
         if tell is not None:
             self._told[topic] = tell
 
@@ -84,10 +96,15 @@ class QosWatch:
             self._outlet.log("error", f"{direction} {topic}: {words}")
             self._tell(topic, words)
 
-        return incompatible
+        return ours, incompatible
 
     def look_again(self) -> None:
         """Forgets topics of which no peer is left that does not fit."""
+        for name in self._overrides.unheeded(overrides_of(self._node)):
+            if name not in self._warned:
+                self._warned.add(name)
+                words = f"parameter {name!r} has no effect: this node has no such endpoint"
+                self._outlet.log("warn", words)
         for topic, misfit in list(self._found.items()):
             if not self._misfits(misfit):
                 del self._found[topic]

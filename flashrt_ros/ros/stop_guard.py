@@ -12,12 +12,12 @@ from typing import Any
 
 from rclpy.event_handler import SubscriptionEventCallbacks
 from rclpy.node import Node
+from rclpy.qos import QoSProfile
 
 from flashrt_ros.contract.stop import StopInput
 from flashrt_ros.ros import messages
 from flashrt_ros.ros.commander import Commander
 from flashrt_ros.ros.motion import Motion
-from flashrt_ros.ros.outlet import qos_profile
 from flashrt_ros.ros.records import Outlet
 
 
@@ -69,16 +69,16 @@ class StopGuard:
         self,
         node: Node,
         changed: Callable[[], None],
-        listener: Callable[..., Callable[[Any], None]],
+        endpoint: Callable[..., tuple[QoSProfile, Callable[[Any], None]]],
     ) -> Any:
         """Subscribes.
 
         Args:
             node: Of the subscription.
             changed: Called when the mode may have changed.
-            listener: Makes what is called when a publisher cannot be heard; see ``QosWatch``.
+            endpoint: The profile, and what is called when a publisher cannot be heard; see
+                ``QosWatch``.
         """
-        profile = qos_profile(self.stop.qos)
 
         def receive(message: Any) -> None:
             before = self._motion.standing
@@ -90,14 +90,13 @@ class StopGuard:
             self.misfit(words)
             changed()
 
+        profile, incompatible = endpoint("stop input", self.stop.topic, self.stop.qos, misfit)
         return node.create_subscription(
             messages.interface(self.stop.type),
             self.stop.topic,
             receive,
             profile,
-            event_callbacks=SubscriptionEventCallbacks(
-                incompatible_qos=listener("stop input", self.stop.topic, profile, misfit)
-            ),
+            event_callbacks=SubscriptionEventCallbacks(incompatible_qos=incompatible),
         )
 
     @property

@@ -10,7 +10,6 @@ from rclpy.node import Node
 from flashrt_ros.contract import Contract
 from flashrt_ros.ros import messages
 from flashrt_ros.ros.intake import Intake
-from flashrt_ros.ros.outlet import qos_profile
 from flashrt_ros.ros.qos_watch import QosWatch
 
 
@@ -35,7 +34,7 @@ def subscribe(node: Node, contract: Contract, intake: Intake, watch: QosWatch) -
         def lose(event: Any, topic: str = topic) -> None:
             intake.figures[topic].arrivals.lost = event.total_count
 
-        profile = qos_profile(qos)
+        profile, incompatible = watch.endpoint("input", topic, qos)
         subscriptions[topic] = node.create_subscription(
             messages.interface(type_name),
             topic,
@@ -43,7 +42,7 @@ def subscribe(node: Node, contract: Contract, intake: Intake, watch: QosWatch) -
             profile,
             raw=True,
             event_callbacks=SubscriptionEventCallbacks(
-                incompatible_qos=watch.listener("input", topic, profile), message_lost=lose
+                incompatible_qos=incompatible, message_lost=lose
             ),
         )
     return subscriptions
