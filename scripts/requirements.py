@@ -54,6 +54,7 @@ GROUPS: dict[str, list[str]] = {
         "pyarrow",
         "pytest",
         "pytest-timeout",
+        "pytest-xdist",
         "ruff~=0.17.6",
         "tokenizers",
         "types-PyYAML",
