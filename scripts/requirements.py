@@ -38,13 +38,14 @@ GROUPS: dict[str, list[str]] = {
     "language": ["tokenizers"],
     # LeRobot's data sets.
     "datasets": ["av", "pillow", "pyarrow"],
-    # Plots of benchmarks and evaluations.
-    "report": ["plotly"],
+    # Plots of the benchmarks and of evaluations, and their tables on a terminal.
+    "report": ["plotly", "rich"],
     "test": [
         "av",
         # Linters change their rules from one release to the next.
         "codespell~=2.4.3",
         "hypothesis",
+        "jsonschema",
         # Reads back what is written for Foxglove.
         "mcap-ros2-support",
         "mypy~=2.4.1",
@@ -55,6 +56,7 @@ GROUPS: dict[str, list[str]] = {
         "pytest",
         "pytest-timeout",
         "pytest-xdist",
+        "rich",
         "ruff~=0.17.6",
         "tokenizers",
         "types-PyYAML",

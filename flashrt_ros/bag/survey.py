@@ -13,6 +13,7 @@ from flashrt_ros.bag.reader import BagReader
 
 TRAILING_SLACK_BYTES = 3
 """CDR pads to four bytes: up to three more are no defect."""
+JOINT_STATE = "sensor_msgs/msg/JointState"
 
 
 @dataclass
@@ -53,6 +54,29 @@ class TopicSurvey:
         """Mean rate between the first and the last message; 0 where there are fewer than two."""
         span_ns = self.last_ns - self.first_ns
         return (self.messages - 1) * 1e9 / span_ns if span_ns > 0 else 0.0
+
+    def arrived(self, time_ns: int) -> None:
+        """Counts a message, recorded at this time."""
+        if self.messages:
+            self.longest_gap_ns = max(self.longest_gap_ns, time_ns - self.last_ns)
+        else:
+            self.first_ns = time_ns
+        self.messages += 1
+        self.last_ns = time_ns
+
+    def look(self, message: Any, trailing_bytes: int) -> None:
+        """Looks at a message that could be decoded, with so many bytes behind its end."""
+        if trailing_bytes > TRAILING_SLACK_BYTES:
+            self.trailing += 1
+            self.trailing_bytes = max(self.trailing_bytes, trailing_bytes)
+        stamp = getattr(getattr(message, "header", None), "stamp", None)
+        if stamp is not None:
+            stamp_ns = stamp.sec * 1_000_000_000 + stamp.nanosec
+            self.unstamped += stamp_ns == 0
+            self.stamp_steps_back += 0 < stamp_ns < self._last_stamp_ns
+            self._last_stamp_ns = stamp_ns
+        if self.type == JOINT_STATE and not len(message.name):
+            self.unnamed += bool(len(message.position) or len(message.velocity))
 
     def words(self) -> list[str]:
         """Returns the defects found, in words."""
@@ -137,12 +161,7 @@ def survey(
 
 
 def _add(seen: TopicSurvey, cdr: bytes, kind: str, time_ns: int, store: Typestore) -> None:
-    if seen.messages:
-        seen.longest_gap_ns = max(seen.longest_gap_ns, time_ns - seen.last_ns)
-    else:
-        seen.first_ns = time_ns
-    seen.messages += 1
-    seen.last_ns = time_ns
+    seen.arrived(time_ns)
     if kind not in store.types:
         seen.no_definition = True
         return
@@ -151,17 +170,7 @@ def _add(seen: TopicSurvey, cdr: bytes, kind: str, time_ns: int, store: Typestor
     except Exception:  # damaged bytes fail in many ways
         seen.undecodable += 1
         return
-    if used + TRAILING_SLACK_BYTES < len(cdr):
-        seen.trailing += 1
-        seen.trailing_bytes = max(seen.trailing_bytes, len(cdr) - used)
-    stamp = getattr(getattr(message, "header", None), "stamp", None)
-    if stamp is not None:
-        stamp_ns = stamp.sec * 1_000_000_000 + stamp.nanosec
-        seen.unstamped += stamp_ns == 0
-        seen.stamp_steps_back += 0 < stamp_ns < seen._last_stamp_ns
-        seen._last_stamp_ns = stamp_ns
-    if kind == "sensor_msgs/msg/JointState" and not len(message.name):
-        seen.unnamed += bool(len(message.position) or len(message.velocity))
+    seen.look(message, len(cdr) - used)
 
 
 def _decode(cdr: bytes, kind: str, store: Typestore) -> tuple[Any, int]:

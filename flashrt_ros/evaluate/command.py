@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,7 +12,7 @@ from flashrt_ros.errors import InvalidArgumentError, StorageError
 from flashrt_ros.evaluate import output
 
 if TYPE_CHECKING:
-    from flashrt_ros.evaluate.evaluator import Options
+    from flashrt_ros.evaluate.evaluator import Options, Result
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -57,6 +58,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="a topic of the contract that is called otherwise in the recording",
     )
     steps.add_argument(
+        "--unnamed-commands",
+        action="store_true",
+        help="recorded commands without names are in the contract's order",
+    )
+    steps.add_argument(
         "--delay",
         type=int,
         default=0,
@@ -70,38 +76,63 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="rows left of a chunk with which the next plan begins (default: --delay)",
     )
     out = parser.add_argument_group("output")
-    out.add_argument("--json", type=Path, metavar="FILE", help="write the report there")
+    out.add_argument("--json", type=Path, metavar="FILE", help="write the whole report there")
     out.add_argument(
         "--save-tracks", type=Path, metavar="FOLDER", help="write each run there, as .npz"
+    )
+    out.add_argument(
+        "--fail-if",
+        action="append",
+        default=[],
+        metavar="CONDITION",
+        help="exit code 1 if it holds: mae>0.05, joint:elbow.max>0.2, policy:act.stale>3; "
+        "may be given several times",
+    )
+    out.add_argument(
+        "--survey",
+        action="store_true",
+        help="look for defects in topics that the contract does not read, too: decodes everything",
+    )
+    out.add_argument(
+        "--progress", action="store_true", help="say how far it is, also where stderr is a file"
     )
     output.add_arguments(out)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Evaluates and prints; 1 if a threshold fails."""
-    from flashrt_ros.evaluate import report
+    """Evaluates and prints; 1 if a threshold fails or a source could not be evaluated."""
+    from flashrt_ros.evaluate import report, terminal
     from flashrt_ros.evaluate.evaluator import Evaluator
+    from flashrt_ros.evaluate.progress import progress_line
+    from flashrt_ros.evaluate.thresholds import Threshold
 
+    thresholds = [Threshold.parse(text) for text in arguments.fail_if]
     options = options_of(arguments)
     output.check(arguments)
+    line = progress_line if arguments.progress or sys.stderr.isatty() else None
     evaluator = Evaluator(options)
     try:
-        results = [evaluator.run(path) for path in arguments.sources]
-        found = report.make(options, evaluator.policies(), results)
+        # Of many sources one that cannot be evaluated must not cost the others.
+        go = evaluator.run if len(arguments.sources) == 1 else evaluator.try_
+        results = [go(path, line) for path in arguments.sources]
+        found = report.make(options, evaluator.policies(), results, thresholds)
     finally:
         evaluator.close()
     if arguments.save_tracks is not None:
         _save(arguments.save_tracks, results)
     output.write(arguments, found, results)
-    text = json.dumps(found, indent=1)
     if arguments.json is not None:
-        try:
-            arguments.json.write_text(text + "\n", encoding="utf-8")
-        except OSError as error:
-            raise StorageError(f"{arguments.json}: cannot be written: {error.strerror}") from None
-    else:
-        print(text)
-    return 0
+        _write(arguments.json, json.dumps(found, indent=1, allow_nan=False) + "\n")
+    terminal.show(found)
+    failed = [entry for entry in found["thresholds"] if not entry["passed"]]
+    return 1 if failed or any(source["error"] for source in found["sources"]) else 0
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise StorageError(f"{path}: cannot be written: {error.strerror}") from None
 
 
 def options_of(arguments: argparse.Namespace) -> Options:
@@ -126,6 +157,8 @@ def options_of(arguments: argparse.Namespace) -> Options:
         steps=arguments.steps,
         episodes=EpisodeRule.parse(arguments.episodes) if arguments.episodes else None,
         remap=remap,
+        unnamed_commands=arguments.unnamed_commands,
+        survey=arguments.survey,
         start_s=seconds("--from", arguments.begin) if arguments.begin else 0.0,
         end_s=seconds("--to", arguments.end) if arguments.end else None,
         seed=arguments.seed,
@@ -137,14 +170,10 @@ def options_of(arguments: argparse.Namespace) -> Options:
     )
 
 
-def _save(folder: Path, results: object) -> None:
-    from flashrt_ros.evaluate.evaluator import Result
-
-    assert isinstance(results, list)
+def _save(folder: Path, results: list[Result]) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for number, result in enumerate(results):
-            assert isinstance(result, Result)
             for track in result.tracks:
                 track.save(folder / f"{number:05}.{track.policy}.npz")
     except OSError as error:

@@ -6,22 +6,27 @@ node's rules (``ros.stepper``), without its clocks: the same recording gives the
 
 from __future__ import annotations
 
+import re
 import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
+import torch
 
 from flashrt_ros.contract.contract import Contract
 from flashrt_ros.errors import InvalidArgumentError
+from flashrt_ros.evaluate.columns import Chunks, Column
 from flashrt_ros.evaluate.elements import Elements
 from flashrt_ros.evaluate.limits import Limiter
 from flashrt_ros.evaluate.timeline import Moment
-from flashrt_ros.evaluate.track import Column, Track
+from flashrt_ros.evaluate.track import Track
 from flashrt_ros.runtime.session import PolicySession
 
 CHUNK = "chunk.actions"
+_STALE = re.compile(r"stale \d+ ms > ([\d.e+]+) ms")
 
 
 @dataclass(frozen=True)
@@ -92,12 +97,14 @@ class Driver:
         self._inputs: tuple[str, ...] = ()
         self._ages: Column | None = None
         self._faults: list[str] = []
-        self._chunk_start = Column((), np.int64)
-        self._chunk_adopted = Column((), np.int64)
         rows = session.arena.state.get(CHUNK)
         self._rows = rows if rows is not None and rows.ndim == 2 else None
-        shape = (0, size) if self._rows is None else tuple(self._rows.shape)
-        self._chunks = Column(shape, np.float32)
+        rows_H = 0 if self._rows is None else self._rows.shape[0]
+        self._chunks = Chunks((rows_H, size))
+        # Of the chunk under way: the moment of row 0, and its rows.
+        self._following: tuple[int, npt.NDArray[np.float32]] | None = None
+        self._splice_index = Column((), np.int64)
+        self._splices = Column((size,), np.float64)
         self._nothing = np.full(size, np.nan)
 
     def enter(self, episode: int, task: str | None, starting: bool) -> None:
@@ -131,6 +138,7 @@ class Driver:
         if faults:
             # What comes after a fault must not be planned from before it.
             self.session.withdraw_plan()
+            self._following = None
             if self._limiter is not None:
                 self._limiter.miss(moment.time_ns)
             if keep:
@@ -150,9 +158,7 @@ class Driver:
             return
         self._note(moment, predicted_A, sent_A, latency_ms, "")
         if self._rows is not None and session.host.chunk != chunk:
-            self._chunk_start.add(moment.index - action.index)
-            self._chunk_adopted.add(moment.index)
-            self._chunks.add(self._rows.detach().to("cpu").numpy())
+            self._note_chunk(moment.index, action.index, self._rows)
 
     def finish(self) -> Track:
         """The track of all moments taken; ends this driver, not its session."""
@@ -184,9 +190,12 @@ class Driver:
             latency_ms_T=self._latency_ms.array(),
             ages_ms={name: ages[:, i].copy() for i, name in enumerate(self._inputs)},
             fault_T=self._faults,
-            chunk_start_C=self._chunk_start.array(),
-            chunk_adopted_C=self._chunk_adopted.array(),
-            chunks_CHA=self._chunks.array().astype(np.float64),
+            chunk_start_C=self._chunks.starts(),
+            chunk_adopted_C=self._chunks.adopted(),
+            chunks_CHA=self._chunks.rows(),
+            chunks=self._chunks.count,
+            splice_index_S=self._splice_index.array(),
+            splice_SA=self._splices.array(),
             remarks=remarks,
         )
 
@@ -194,6 +203,8 @@ class Driver:
         """Jumps, episodes and task texts, in the node's order."""
         session = self.session
         new = self._episode is not None and moment.episode != self._episode
+        if new or moment.jump:
+            self._following = None
         if new or (moment.jump and self._on_jump == "reset"):
             session.withdraw_plan()
             session.reset_(session.host.task, None)
@@ -217,6 +228,17 @@ class Driver:
             session.withdraw_plan()
             session.host.cursor = session.host.length
 
+    def _note_chunk(self, index: int, row: int, rows: torch.Tensor) -> None:
+        """A chunk was adopted; the step of ``index`` took its row ``row``."""
+        rows_HA = rows.detach().to("cpu", torch.float32, copy=True).numpy()
+        if self._following is not None:
+            start, old_HA = self._following
+            if index - start < len(old_HA):
+                self._splice_index.add(index)
+                self._splices.add(rows_HA[row].astype(np.float64) - old_HA[index - start])
+        self._following = (index - row, rows_HA)
+        self._chunks.add(index - row, index, rows_HA)
+
     def _note(
         self, moment: Moment, predicted_A: object, sent_A: object, latency_ms: float, fault: str
     ) -> None:
@@ -233,4 +255,9 @@ class Driver:
         self._predicted.add(predicted_A)
         self._sent.add(sent_A)
         self._latency_ms.add(latency_ms)
-        self._faults.append(fault)
+        self._faults.append(_kind(fault))
+
+
+def _kind(fault: str) -> str:
+    """A reason without its growing ages: a recording then has few different ones."""
+    return _STALE.sub(r"stale, older than \1 ms", fault)

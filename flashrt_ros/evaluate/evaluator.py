@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,10 +10,10 @@ from pathlib import Path
 import torch
 
 from flashrt_ros.contract.contract import Contract
-from flashrt_ros.errors import InvalidArgumentError
+from flashrt_ros.errors import FlashRTError, InvalidArgumentError
 from flashrt_ros.evaluate.drive import Driver, Pace
 from flashrt_ros.evaluate.episodes import EpisodeRule
-from flashrt_ros.evaluate.source import Source, open_source
+from flashrt_ros.evaluate.source import BagSource, Source, open_source
 from flashrt_ros.evaluate.timeline import Setting
 from flashrt_ros.evaluate.track import Track
 from flashrt_ros.policies.registry import load_policy
@@ -26,6 +27,8 @@ BEGINNING = "beginning"
 
 Progress = Callable[[int], None]
 """Told the recorded time that has been reached."""
+ProgressOf = Callable[[Source], Progress | None]
+"""Makes one for a source."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +62,8 @@ class Options:
         steps: See ``Setting``.
         episodes: See ``Setting``.
         remap: See ``Setting``.
+        unnamed_commands: See ``Setting``.
+        survey: Also decode what the contract does not read, to find defects in it.
         start_s: From the start of a source; what comes before leads up to it and is not reported.
         end_s: The same; None: up to its end.
         seed: Noise key of the first episode.
@@ -75,6 +80,8 @@ class Options:
     steps: str = "rate"
     episodes: EpisodeRule | None = None
     remap: Mapping[str, str] = field(default_factory=dict)
+    unnamed_commands: bool = False
+    survey: bool = False
     start_s: float = 0.0
     end_s: float | None = None
     seed: int = 0
@@ -96,13 +103,15 @@ class SourceFacts:
         end_ns: Of the last.
         topics: Name, type and messages of each.
         defects: In words.
+        error: Why it could not be evaluated; empty where it was.
     """
 
     name: str
-    start_ns: int
-    end_ns: int
-    topics: tuple[tuple[str, str, int], ...]
-    defects: tuple[str, ...]
+    start_ns: int = 0
+    end_ns: int = 0
+    topics: tuple[tuple[str, str, int], ...] = ()
+    defects: tuple[str, ...] = ()
+    error: str = ""
 
     @classmethod
     def of(cls, source: Source) -> SourceFacts:
@@ -205,25 +214,49 @@ class Evaluator:
             if session.layout.find(port.buffer).dtype is torch.uint8
         )
         return Setting(
-            self.contract, self.ports, options.steps, options.episodes, options.remap, byte_ports
+            self.contract,
+            self.ports,
+            options.steps,
+            options.episodes,
+            options.remap,
+            byte_ports,
+            options.unnamed_commands,
         )
 
-    def run(self, path: str | Path, progress: Progress | None = None) -> Result:
+    def run(self, path: str | Path, progress: ProgressOf | None = None) -> Result:
         """Drives all policies over one source, from their beginning.
 
         Args:
             path: Of the source.
-            progress: Told how far it is.
+            progress: Makes of an open source what is told how far it is.
 
         Raises:
             FlashRTError: The source cannot be read, or lacks what the contract needs.
         """
         source = open_source(path)
         try:
-            tracks = self.drive(source, progress)
-            return Result(SourceFacts.of(source), tuple(tracks))
+            return self._run(source, progress)
         finally:
             source.close()
+
+    def try_(self, path: str | Path, progress: ProgressOf | None = None) -> Result:
+        """As ``run``, but a source that cannot be evaluated is a result, too: of many, one."""
+        try:
+            source = open_source(path)
+        except FlashRTError as error:
+            return Result(SourceFacts(str(path), error=str(error)), ())
+        try:
+            return self._run(source, progress)
+        except FlashRTError as error:
+            return Result(dataclasses.replace(SourceFacts.of(source), error=str(error)), ())
+        finally:
+            source.close()
+
+    def _run(self, source: Source, progress: ProgressOf | None) -> Result:
+        tracks = self.drive(source, progress(source) if progress is not None else None)
+        if self.options.survey and isinstance(source, BagSource):
+            source.survey()
+        return Result(SourceFacts.of(source), tuple(tracks))
 
     def drive(self, source: Source, progress: Progress | None = None) -> list[Track]:
         """As ``run``, of an open source."""

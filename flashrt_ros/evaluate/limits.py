@@ -6,6 +6,7 @@ would have been sent before, and a first command is compared with where the arm 
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from dataclasses import dataclass, field
 
@@ -86,7 +87,7 @@ class Limiter:
             values = admitted.action
         shaped = self._shaper.shape(values, last)
         if shaped.dropped:
-            return self._hold(shaped.dropped.translate(_NO_DIGITS))
+            return self._hold(_NUMBER.sub("#", shaped.dropped))
         self.starting = False
         self._last = {**last, **shaped.commands}
         self.limited += bool(shaped.limited)
@@ -98,4 +99,4 @@ class Limiter:
         return self._nothing
 
 
-_NO_DIGITS = str.maketrans(dict.fromkeys("0123456789", "#"))
+_NUMBER = re.compile(r"(?<![\w.])-?\d+(?:\.\d+)?(?:e[-+]?\d+)?")

@@ -10,6 +10,8 @@ from typing import Protocol
 
 from flashrt_ros.bag.message import Message, Topic
 from flashrt_ros.bag.reader import BagReader
+from flashrt_ros.bag.survey import survey
+from flashrt_ros.contract.cdr import typestore
 from flashrt_ros.contract.contract import Contract
 from flashrt_ros.dataset.info import is_dataset
 from flashrt_ros.errors import InvalidArgumentError, NotFoundError
@@ -95,12 +97,13 @@ class BagSource:
         self.topics = self._reader.topics
         self.start_ns, self.end_ns = self._reader.span_ns
         self._own: list[str] = []
+        self._unread: list[str] = []
         self._timeline: Timeline | None = None
 
     @property
     def defects(self) -> list[str]:
         """What is amiss, in words."""
-        found = self._reader.defects + self._own
+        found = self._reader.defects + self._own + self._unread
         if self._timeline is not None:
             found += _words(self._timeline)
         return found
@@ -130,6 +133,13 @@ class BagSource:
     def close(self) -> None:
         """Closes the files."""
         self._reader.close()
+
+    def survey(self) -> None:
+        """Decodes what is not read as well, to find defects in it; takes as long as that takes."""
+        read = self._timeline.surveys if self._timeline is not None else {}
+        unread = {topic.name for topic in self.topics} - set(read)
+        _, words = survey(self._reader, unread)
+        self._unread = [each for each in words if each not in self._reader.defects]
 
     def _from(self, topics: Topics, entry: Entry) -> Iterator[Message]:
         """The messages that an entry needs first, then all from its time on."""
@@ -183,6 +193,13 @@ class BagSource:
                 commands[found] = output.topic
             else:
                 self._own.append(f"{output.topic}: no recorded commands to compare with")
+        known = typestore().types.keys() | self._reader.definitions.keys()
+        self._own += [
+            f"{topic.name}: {topic.count} messages of {topic.type}, which has no definition here; "
+            "not looked at"
+            for topic in self.topics
+            if topic.count and topic.type not in known and not topic.is_service_event
+        ]
         marker = ""
         if setting.episodes is not None and setting.episodes.topic:
             topic = recorded.get(setting.episodes.topic.strip("/"))
@@ -204,6 +221,8 @@ def _contract(setting: Setting, name: str) -> Contract:
 def _words(timeline: Timeline) -> list[str]:
     """What reading has found, in words."""
     found = list(timeline.notices)
+    for topic, seen in timeline.surveys.items():
+        found += [f"{topic}: {words}" for words in seen.words()]
     for topic, (words, count) in {**timeline.faulty, **timeline.command_faults}.items():
         found.append(f"{topic}: {count} messages could not be used, the first: {words}")
     if timeline.jumps:

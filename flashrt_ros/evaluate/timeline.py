@@ -15,10 +15,13 @@ import numpy as np
 import numpy.typing as npt
 
 from flashrt_ros.bag.message import Message
+from flashrt_ros.bag.survey import TopicSurvey
 from flashrt_ros.contract.contract import Contract
+from flashrt_ros.contract.conversions import Decoded, decode
 from flashrt_ros.contract.frames import FrameInput
 from flashrt_ros.contract.sample import Sample
 from flashrt_ros.contract.sampler import Heard, Sampler
+from flashrt_ros.errors import ContractError
 from flashrt_ros.evaluate.commands import RecordedCommands
 from flashrt_ros.evaluate.episodes import EpisodeRule, EpisodeTracker, Standing
 from flashrt_ros.evaluate.measured import MeasuredState
@@ -42,6 +45,7 @@ class Setting:
         episodes: How they are told apart; None: one, or as the source itself says.
         remap: Recorded topic by topic of the contract, where they differ.
         byte_ports: Ports of pictures whose buffers hold bytes; others take 0 to 1.
+        unnamed_commands: Recorded commands without names are in the contract's order.
     """
 
     contract: Contract | None
@@ -50,6 +54,7 @@ class Setting:
     episodes: EpisodeRule | None = None
     remap: Mapping[str, str] = field(default_factory=dict)
     byte_ports: frozenset[str] = frozenset()
+    unnamed_commands: bool = False
 
     def needed(self) -> Contract:
         """The contract, for sources that cannot do without."""
@@ -154,6 +159,7 @@ class Timeline:
     Attributes:
         skipped_s: Length of silences that were not gone through.
         backwards: Messages recorded with a time before the one before them.
+        surveys: What the messages of each topic are like.
         faulty: By topic: the first message that could not be used, in words, and how many.
         notices: Peculiarities of messages, in words.
         jumps: Jumps back in time, in words.
@@ -174,7 +180,7 @@ class Timeline:
         self._setting, self._topics, self._start_ns = setting, topics, start_ns
         self._sampler = Sampler(contract, lazy=True)
         size = int(np.prod(setting.ports.action.shape))
-        self._commands = RecordedCommands(contract, size)
+        self._commands = RecordedCommands(contract, size, setting.unnamed_commands)
         self._measured = MeasuredState(contract, size)
         self._resets = contract.on_time_jump == "reset"
         self._pace = next(iter(topics.commands), "") if setting.steps == "recorded" else ""
@@ -188,6 +194,7 @@ class Timeline:
         self._at_now = 0
         self.skipped_s = 0.0
         self.backwards = 0
+        self.surveys: dict[str, TopicSurvey] = {}
         self.faulty: dict[str, tuple[str, int]] = {}
         self.notices: list[str] = []
         self.jumps: list[str] = []
@@ -257,7 +264,7 @@ class Timeline:
             if message.time_ns < self._sooner.get(topic, entry.cut_ns + 1):
                 continue
             if (name := self._topics.commands.get(topic)) is not None:
-                self._commands.put(name, message.cdr, message.time_ns)
+                self._commands.repeat(name, message.type, message.cdr, message.time_ns)
             if (name := self._topics.inputs.get(topic)) is not None:
                 self._sampler.put(name, message.cdr, message.time_ns)
         names = self._topics.inputs
@@ -292,17 +299,37 @@ class Timeline:
         topic = message.topic
         if topic == self._topics.marker:
             self._episodes.mark(message.type, message.cdr, time_ns)
+        decoded, fault = self._decode(message, time_ns)
         if (name := self._topics.commands.get(topic)) is not None:
-            self._commands.put(name, message.cdr, time_ns)
-        if (name := self._topics.inputs.get(topic)) is not None:
-            received = self._sampler.put(name, message.cdr, time_ns)
-            self._episodes.heed(time_ns)
-            if received.time_jump:
-                self._heed_jump(received.time_jump, time_ns)
-            if received.fault:
-                words, count = self.faulty.get(topic, (received.fault, 0))
-                self.faulty[topic] = (words, count + 1)
-            self.notices += [w for w in received.notices if w not in self.notices]
+            if decoded is None:
+                self._commands.fault(name, fault)
+            else:
+                self._commands.put(name, decoded.message, time_ns)
+        if (name := self._topics.inputs.get(topic)) is None:
+            return
+        # The sampler finds the same fault in bytes that cannot be decoded, and keeps it.
+        received = self._sampler.put(name, decoded or message.cdr, time_ns)
+        self._episodes.heed(time_ns)
+        if received.time_jump:
+            self._heed_jump(received.time_jump, time_ns)
+        if received.fault:
+            words, count = self.faulty.get(topic, (received.fault, 0))
+            self.faulty[topic] = (words, count + 1)
+        self.notices += [words for words in received.notices if words not in self.notices]
+
+    def _decode(self, message: Message, time_ns: int) -> tuple[Decoded | None, str]:
+        """What a message holds, or why it cannot be told."""
+        survey = self.surveys.get(message.topic)
+        if survey is None:
+            survey = self.surveys[message.topic] = TopicSurvey(message.type)
+        survey.arrived(time_ns)
+        try:
+            decoded = decode(message.type, message.cdr)
+        except ContractError as error:
+            survey.undecodable += 1
+            return None, str(error)
+        survey.look(decoded.message, decoded.trailing_bytes)
+        return decoded, ""
 
     def _heed_jump(self, words: str, time_ns: int) -> None:
         self._jump, self._jump_ns = words, time_ns
@@ -322,7 +349,7 @@ class Timeline:
             observations=sample.observations,
             faults=sample.faults if standing.inside else (BETWEEN_EPISODES,),
             ages_ms=_ages_ms(sample) | self._commands.ages_ms(now_ns),
-            recorded_A=self._commands.values(not_before_ns),
+            recorded_A=self._commands.values(now_ns, not_before_ns),
             state_A=self._measured(sample),
             measured=sample.measured,
             measured_fault=sample.measured_fault,

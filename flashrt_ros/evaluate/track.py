@@ -1,6 +1,6 @@
 """What one policy did over one source: arrays by control step, and the hash over all of them.
 
-Suffixes: T moments, A action elements, C chunks, H rows of a chunk.
+Suffixes: T moments, A action elements, C chunks, H rows of a chunk, S splices of two chunks.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import numpy.typing as npt
 from flashrt_ros.errors import CorruptError
 
 F8 = npt.NDArray[np.float64]
+F4 = npt.NDArray[np.float32]
 I8 = npt.NDArray[np.int64]
 I4 = npt.NDArray[np.int32]
 Flags = npt.NDArray[np.bool_]
@@ -30,6 +31,8 @@ HASHED = (
     "sent_TA",
     "chunk_start_C",
     "chunks_CHA",
+    "splice_index_S",
+    "splice_SA",
 )
 """What two runs of the same policy over the same source have in common, to the bit."""
 
@@ -56,10 +59,14 @@ class Track:
             nothing would have left.
         latency_ms_T: How long the step took; NaN where not stepped. Not in the hash.
         ages_ms: Input to its age in each moment, ``(T,)``; NaN without a message.
-        fault_T: Why no step was made; empty where one was.
-        chunk_start_C: Index of the moment that row 0 of each chunk belongs to.
+        fault_T: Why no step was made, without the numbers that grow; empty where one was.
+        chunk_start_C: Index of the moment that row 0 of each chunk kept belongs to.
         chunk_adopted_C: Index of the moment from which the chunk was followed.
-        chunks_CHA: Rows of each chunk, contract units; H is 0 without chunks.
+        chunks_CHA: Rows of each, contract units; H is 0 without chunks. Of very many chunks every
+            second, fourth, ... is kept.
+        chunks: Chunks in all.
+        splice_index_S: Index of each moment at which a chunk took the place of one with rows left.
+        splice_SA: The new chunk's row for that moment less the old one's, contract units.
         remarks: What else is worth a word, such as commands held back.
         digest: SHA-256 in hex over ``HASHED``.
     """
@@ -83,7 +90,10 @@ class Track:
     fault_T: list[str]
     chunk_start_C: I8
     chunk_adopted_C: I8
-    chunks_CHA: F8
+    chunks_CHA: F4
+    chunks: int
+    splice_index_S: I8
+    splice_SA: F8
     remarks: list[str] = field(default_factory=list)
     digest: str = ""
 
@@ -160,39 +170,3 @@ def digest_of(track: Track) -> str:
 def digest_of_all(digests: Sequence[str]) -> str:
     """SHA-256, in hex, of several runs in their order: one for a whole evaluation."""
     return hashlib.sha256("\n".join(digests).encode()).hexdigest()
-
-
-class Column:
-    """A growing array of rows of one shape: blocks, so that nothing is copied as it grows."""
-
-    BLOCK = 4096
-
-    def __init__(self, shape: tuple[int, ...], dtype: npt.DTypeLike) -> None:
-        """Empty.
-
-        Args:
-            shape: Of a row.
-            dtype: Of its elements.
-        """
-        self._shape, self._dtype = shape, np.dtype(dtype)
-        self._blocks: list[npt.NDArray[Any]] = []
-        self._used = self.BLOCK
-
-    def add(self, row: object) -> None:
-        """Appends a row."""
-        if self._used == self.BLOCK:
-            self._blocks.append(np.empty((self.BLOCK, *self._shape), self._dtype))
-            self._used = 0
-        self._blocks[-1][self._used] = row
-        self._used += 1
-
-    def array(self) -> npt.NDArray[Any]:
-        """All rows; ends the column, which gives its memory away block by block."""
-        if not self._blocks:
-            return np.empty((0, *self._shape), self._dtype)
-        count = (len(self._blocks) - 1) * self.BLOCK + self._used
-        whole = np.empty((count, *self._shape), self._dtype)
-        for start in range(0, count, self.BLOCK):
-            block = self._blocks.pop(0)
-            whole[start : start + self.BLOCK] = block[: count - start]
-        return whole

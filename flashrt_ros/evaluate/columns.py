@@ -1,0 +1,99 @@
+"""Arrays that grow while a recording is driven, without ever holding everything twice."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+CHUNK_BYTES = 64 << 20
+"""Rows of chunks that are kept; of more every second chunk is dropped, then every fourth ..."""
+
+
+class Column:
+    """A growing array of rows of one shape: blocks, so that nothing is copied as it grows."""
+
+    BLOCK = 4096
+
+    def __init__(self, shape: tuple[int, ...], dtype: npt.DTypeLike) -> None:
+        """Empty.
+
+        Args:
+            shape: Of a row.
+            dtype: Of its elements.
+        """
+        self._shape, self._dtype = shape, np.dtype(dtype)
+        self._blocks: list[npt.NDArray[Any]] = []
+        self._used = self.BLOCK
+
+    def add(self, row: object) -> None:
+        """Appends a row."""
+        if self._used == self.BLOCK:
+            self._blocks.append(np.empty((self.BLOCK, *self._shape), self._dtype))
+            self._used = 0
+        self._blocks[-1][self._used] = row
+        self._used += 1
+
+    def array(self) -> npt.NDArray[Any]:
+        """All rows; ends the column, which gives its memory away block by block."""
+        if not self._blocks:
+            return np.empty((0, *self._shape), self._dtype)
+        count = (len(self._blocks) - 1) * self.BLOCK + self._used
+        whole = np.empty((count, *self._shape), self._dtype)
+        for start in range(0, count, self.BLOCK):
+            block = self._blocks.pop(0)
+            whole[start : start + self.BLOCK] = block[: count - start]
+        return whole
+
+
+class Chunks:
+    """Chunks of one shape, thinned evenly where there are too many to keep.
+
+    Attributes:
+        count: Chunks in all.
+    """
+
+    def __init__(self, shape: tuple[int, int], size_bytes: int = CHUNK_BYTES) -> None:
+        """Empty.
+
+        Args:
+            shape: ``(H, A)``.
+            size_bytes: What may be kept.
+        """
+        self._shape = shape
+        self._most = max(2, size_bytes // max(1, 4 * shape[0] * shape[1]))
+        self._stride = 1
+        self._kept: list[tuple[int, int, npt.NDArray[np.float32]]] = []
+        self.count = 0
+
+    def add(self, start: int, adopted: int, rows_HA: npt.NDArray[np.float32]) -> None:
+        """Takes one chunk in.
+
+        Args:
+            start: Index of the moment that row 0 belongs to.
+            adopted: Index of the moment from which it is followed.
+            rows_HA: Its rows; not to be written afterwards.
+        """
+        if self.count % self._stride == 0:
+            if len(self._kept) == self._most:
+                self._kept = self._kept[::2]
+                self._stride *= 2
+            if self.count % self._stride == 0:
+                self._kept.append((start, adopted, rows_HA))
+        self.count += 1
+
+    def starts(self) -> npt.NDArray[np.int64]:
+        """``(C,)`` of those kept."""
+        return np.array([start for start, _, _ in self._kept], np.int64)
+
+    def adopted(self) -> npt.NDArray[np.int64]:
+        """``(C,)`` of those kept."""
+        return np.array([adopted for _, adopted, _ in self._kept], np.int64)
+
+    def rows(self) -> npt.NDArray[np.float32]:
+        """``(C, H, A)`` of those kept."""
+        whole_CHA = np.empty((len(self._kept), *self._shape), np.float32)
+        for place, (_, _, rows_HA) in enumerate(self._kept):
+            whole_CHA[place] = rows_HA
+        return whole_CHA

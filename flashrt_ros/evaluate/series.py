@@ -1,0 +1,148 @@
+"""Series of control steps as figures need them: unbroken runs, and pairs a number of steps apart.
+
+Suffixes: T moments, A action elements, L lags.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from flashrt_ros.evaluate.track import F8, Track
+
+
+def unbroken(track: Track) -> list[slice]:
+    """Stretches of moments whose index rises by one within one episode, in order."""
+    if not track.steps:
+        return []
+    broken = (np.diff(track.index_T) != 1) | (np.diff(track.episode_T) != 0)
+    edges = [0, *(np.flatnonzero(broken) + 1).tolist(), track.steps]
+    return list(itertools.starmap(slice, itertools.pairwise(edges)))
+
+
+def shifted(runs: Sequence[slice], values_TA: F8, steps: int) -> F8:
+    """What stood ``steps`` moments before each moment of its own run; NaN where nothing did."""
+    found_TA = np.full_like(values_TA, np.nan)
+    for run in runs:
+        size = run.stop - run.start
+        if abs(steps) >= size:
+            continue
+        if steps >= 0:
+            found_TA[run.start + steps : run.stop] = values_TA[run.start : run.stop - steps]
+        else:
+            found_TA[run.start : run.stop + steps] = values_TA[run.start - steps : run.stop]
+    return found_TA
+
+
+def mean(values: npt.NDArray[Any]) -> float | None:
+    """Mean of the finite values; None without any."""
+    known = values[np.isfinite(values)]
+    return float(known.mean()) if known.size else None
+
+
+def rms(values: npt.NDArray[Any]) -> float | None:
+    """Root of the mean square of the finite values; None without any."""
+    known = values[np.isfinite(values)]
+    return float(np.sqrt(np.mean(known * known))) if known.size else None
+
+
+def largest(values: npt.NDArray[Any]) -> float | None:
+    """Largest magnitude of the finite values; None without any."""
+    known = values[np.isfinite(values)]
+    return float(np.abs(known).max()) if known.size else None
+
+
+LONGEST_LAG_S = 1.0
+"""Delays are looked for up to this in either direction."""
+FEWEST_PAIRS = 8
+CERTAIN = 0.5
+"""A peak of the correlation below this is no delay but chance."""
+
+
+@dataclass(frozen=True)
+class Lag:
+    """By how much one series comes after another.
+
+    Attributes:
+        steps: Control steps; negative: it comes before.
+        correlation: At that lag, up to 1.
+    """
+
+    steps: int
+    correlation: float
+
+
+def lag_of(runs: Sequence[slice], after_T: F8, before_T: F8, period_s: float) -> Lag | None:
+    """The lag at which ``after`` is most like what ``before`` was so long ago.
+
+    The normalised cross-correlation over all pairs that many steps apart within one run, means
+    removed; of lags that fit equally well the shortest one.
+
+    Args:
+        runs: See ``unbroken``.
+        after_T: The series that may come later; NaN where unknown.
+        before_T: The other.
+        period_s: Length of a step.
+
+    Returns:
+        None where either hardly moves, there are too few pairs, or nothing fits.
+    """
+    reach = max(1, round(LONGEST_LAG_S / period_s))
+    sums_6L = np.zeros((6, 2 * reach + 1))
+    x_T, y_T = _centred(after_T), _centred(before_T)
+    for run in runs:
+        sums_6L += _sums(x_T[run], y_T[run], reach)
+    count_L, x_L, y_L, xx_L, yy_L, xy_L = sums_6L
+    enough_L = count_L >= max(FEWEST_PAIRS, count_L.max() / 2)
+    count_L = np.maximum(count_L, 1.0)
+    spread_x_L = xx_L / count_L - (x_L / count_L) ** 2
+    spread_y_L = yy_L / count_L - (y_L / count_L) ** 2
+    scale = max(float(xx_L.max()), float(yy_L.max()), 1e-300) / max(float(count_L.max()), 1.0)
+    moves_L = enough_L & (spread_x_L > 1e-9 * scale) & (spread_y_L > 1e-9 * scale)
+    if not moves_L.any():
+        return None
+    product_L = np.where(moves_L, spread_x_L * spread_y_L, 1.0)
+    fit_L = (xy_L / count_L - x_L * y_L / count_L**2) / np.sqrt(product_L)
+    fit_L = np.where(moves_L, fit_L, -np.inf)
+    best = float(fit_L.max())
+    if best < CERTAIN:
+        return None
+    lags_L = np.arange(-reach, reach + 1)
+    equal = lags_L[fit_L > best - 1e-9]
+    steps = int(equal[np.argmin(np.abs(equal))])
+    return Lag(steps, min(1.0, best))
+
+
+def _centred(values_T: F8) -> F8:
+    known = np.isfinite(values_T)
+    return values_T - (values_T[known].mean() if known.any() else 0.0)
+
+
+def _sums(x_T: F8, y_T: F8, reach: int) -> F8:
+    """Count, sums, squares and products of ``x[i]`` and ``y[i - lag]``, for each lag."""
+    known_x, known_y = np.isfinite(x_T), np.isfinite(y_T)
+    x_T, y_T = np.where(known_x, x_T, 0.0), np.where(known_y, y_T, 0.0)
+    one_x, one_y = known_x.astype(np.float64), known_y.astype(np.float64)
+    size = len(x_T) + min(reach, len(x_T))
+    size = 1 << (size - 1).bit_length()
+
+    def spectrum(values_T: F8) -> npt.NDArray[np.complex128]:
+        return np.fft.rfft(values_T, size)
+
+    with_x = [spectrum(v) for v in (one_x, x_T, x_T * x_T)]
+    with_y = [np.conj(spectrum(v)) for v in (one_y, y_T, y_T * y_T)]
+    pairs = [(0, 0), (1, 0), (0, 1), (2, 0), (0, 2), (1, 1)]
+    found = np.zeros((6, 2 * reach + 1))
+    within = min(reach, len(x_T) - 1)
+    for place, (i, j) in enumerate(pairs):
+        whole = np.fft.irfft(with_x[i] * with_y[j], size)
+        found[place, reach : reach + within + 1] = whole[: within + 1]
+        if within:
+            found[place, reach - within : reach] = whole[-within:]
+    found[0] = np.rint(found[0])
+    return found
