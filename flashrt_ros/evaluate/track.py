@@ -91,9 +91,9 @@ class Track:
     chunk_start_C: I8
     chunk_adopted_C: I8
     chunks_CHA: F4
-    chunks: int
-    splice_index_S: I8
-    splice_SA: F8
+    chunks: int = 0
+    splice_index_S: I8 = field(default_factory=lambda: np.zeros(0, np.int64))
+    splice_SA: F8 = field(default_factory=lambda: np.zeros((0, 0)))
     remarks: list[str] = field(default_factory=list)
     digest: str = ""
 
