@@ -14,6 +14,7 @@ from typing import Any
 import py_trees
 import pytest
 from py_trees.common import Status
+from std_srvs.srv import Trigger
 from tree_rig import FakeNode, Plant, RefusalError
 
 from flashrt_ros import trees
@@ -104,6 +105,23 @@ def test_fields_reach_the_request() -> None:
     assert tree.run() is Status.SUCCESS
     (request,) = tree.server.requests("restore")
     assert (request.publish, request.set_seed) == (False, False)  # safe by default
+    tree.close()
+
+
+class Home(trees.ServiceBehaviour):
+    verb, kind = "home", Trigger
+
+
+def test_a_service_of_the_robots_own() -> None:
+    tree = plant(Home(policy="arm"))
+    assert tree.run() is Status.SUCCESS
+    assert tree.root.feedback_message == "home done"
+    tree.server.refuse["home"] = lambda request: (_ for _ in ()).throw(
+        RefusalError(ErrorCode.NONE, "jammed")
+    )
+    assert tree.run() is Status.FAILURE
+    assert tree.root.feedback_message == "home: jammed"
+    assert [c.srv_name for c in tree.node.clients] == ["/arm/home"]
     tree.close()
 
 

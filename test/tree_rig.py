@@ -73,7 +73,8 @@ class FakePolicy:
             getattr(self, f"_{verb}", lambda request, response: None)(request, response)
         except RefusalError as refusal:
             response.success, response.message = False, str(refusal)
-            response.error_code = int(refusal.code)
+            if hasattr(response, "error_code"):
+                response.error_code = int(refusal.code)
         if known and response.success:
             self._answers[known] = response
         return None if verb in self.lossy else response

@@ -13,7 +13,7 @@ from flashrt_ros.errors import ErrorCode
 
 Clock = Callable[[], float]
 """Seconds on a steady clock."""
-KEPT = 1000
+KEPT = 10_000
 """Durations that are remembered of a verb, the newest."""
 
 
@@ -153,8 +153,10 @@ class Call:
             self._times.done += 1
         else:
             self._times.refused += 1
-            self.code = _code(response.error_code)
-            self.problem = f"{self.verb}: {_word(response.error_code)}: {response.message}"
+            number = getattr(response, "error_code", ErrorCode.INTERNAL)
+            self.code = _code(number)
+            word = f"{_word(number)}: " if hasattr(response, "error_code") else ""
+            self.problem = f"{self.verb}: {word}{response.message}"
         self._end()
 
     def _silence(self) -> str:

@@ -89,6 +89,7 @@ class PolicyLink:
         # The answers must not wait for a callback of the user's that takes long.
         self._group = ReentrantCallbackGroup()
         self._clients: dict[str, Any] = {}
+        self._kinds: dict[str, Any] = {}
         self._farewells: list[Call] = []
         self._run = uuid.uuid4().hex[:12]
         self._serial = 0
@@ -126,13 +127,20 @@ class PolicyLink:
         if last:
             self._close()
 
-    def use(self, verb: str) -> None:
-        """Makes the client of a service, unless it is there. Takes milliseconds: not in a tick."""
+    def use(self, verb: str, kind: Any = None) -> None:
+        """Makes the client of a service, unless it is there. Takes milliseconds: not in a tick.
+
+        Args:
+            verb: Name of the service below that of the node.
+            kind: Its type, with ``success`` and ``message`` in the response; None: one of
+                ``SERVICES``.
+        """
         if verb not in self._clients:
+            self._kinds[verb] = SERVICES[verb] if kind is None else kind
             # In full, as it is named to people.
             name = self.node.resolve_service_name(f"{self.policy}/{verb}", only_expand=True)
             self._clients[verb] = self.node.create_client(
-                SERVICES[verb], name, callback_group=self._group
+                self._kinds[verb], name, callback_group=self._group
             )
 
     def watch(self) -> News:
@@ -140,6 +148,11 @@ class PolicyLink:
         if self.news is None:
             self.news = News(self, self._group)
         return self.news
+
+    def absent(self) -> list[str]:
+        """Names of the services that it has a client of and no node offers."""
+        clients = self._clients.values()
+        return [str(client.srv_name) for client in clients if not client.service_is_ready()]
 
     @property
     def clients(self) -> int:
@@ -172,7 +185,7 @@ class PolicyLink:
             InvalidArgumentError: A field has a wrong type or range.
         """
         self._sweep()
-        request = _request(verb, fields)
+        request = _request(verb, self._kinds[verb], fields)
         times = self.times.setdefault(verb, VerbTimes())
         tracked = hasattr(request, "request_id")
         if tracked:
@@ -221,9 +234,9 @@ class PolicyLink:
         self._clients.clear()
 
 
-def _request(verb: str, fields: Mapping[str, Any]) -> Any:
+def _request(verb: str, kind: Any, fields: Mapping[str, Any]) -> Any:
     # Unchecked, a wrong type shows when the request is sent, without the name of the field.
-    request = SERVICES[verb].Request(check_fields=True)
+    request = kind.Request(check_fields=True)
     known = request.get_fields_and_field_types()
     for name, value in fields.items():
         try:

@@ -16,11 +16,13 @@ class Linked(Behaviour):
     Attributes:
         policy: Name of the policy node.
         services: Those that it calls.
+        kind: Type of its service; None: one of the policy node's.
         link: See ``PolicyLink``; None before ``setup`` and after ``shutdown``.
     """
 
     policy = "policy"
     services: tuple[str, ...] = ()
+    kind: Any = None
     link: PolicyLink | None = None
 
     def setup(self, **kwargs: Any) -> None:
@@ -43,7 +45,7 @@ class Linked(Behaviour):
             self.link.release()
         self.link = PolicyLink.shared(node, self.policy)
         for service in self.services:
-            self.link.use(service)
+            self.link.use(service, self.kind)
 
     def shutdown(self) -> None:
         """Releases the clients; called once, after the last tick."""

@@ -30,8 +30,8 @@ def text_tree(root: Behaviour) -> str:
 def verb_table(root: Behaviour) -> str:
     """How the services of a tree did, all of its composites' calls included.
 
-    Times are from sending to the answer, at the tree, of at most the last thousand calls. Shared
-    with other trees on the same ROS node; gone with ``shutdown``.
+    Times are from sending to the answer, at the tree, of at most the last ten thousand calls.
+    Shared with other trees on the same ROS node; gone with ``shutdown``.
     """
     links = {id(node.link): node.link for node in root.iterate() if isinstance(node, Linked)}
     lines = [f"{'service':16} {'n':>5} {'p50 ms':>8} {'p99 ms':>8} {'max ms':>8}  not done"]

@@ -21,6 +21,12 @@ class ServiceBehaviour(Linked):
     FAILURE also without an answer in time, without the service, or where an argument is not to be
     had; ``feedback_message`` says which, with the name of the error code and the node's words.
 
+    A service of the robot's own becomes a behaviour as well, if its response has ``success`` and
+    ``message``; ``policy`` is then the name of its node:
+
+        class Home(ServiceBehaviour):
+            verb, kind = "home", Trigger
+
     Interrupted, it lets go of the call; the node may yet carry it out. Ticked again directly after
     a time-out, it asks with the same ``request_id``, so that nothing is done twice.
 
