@@ -6,6 +6,8 @@ bag; and the bytes must be those that were received, or the digests in `policy_s
 
 from __future__ import annotations
 
+import errno
+import os
 import time
 from pathlib import Path
 from typing import Any
@@ -83,3 +85,41 @@ def test_an_existing_directory_is_refused(node: Any, tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     with pytest.raises(StorageError, match="run: exists; name a directory that does not"):
         Recorder(node, tmp_path / "run").__enter__()
+
+
+def test_a_full_disk_ends_the_recording_and_is_said_at_the_end(
+    node: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from rosbags.rosbag2 import Writer
+    from sensor_msgs.msg import JointState
+
+    from flashrt_ros.demo.client import Spinner
+    from flashrt_ros.demo.record import Recorder, Topic
+
+    write, room = Writer.write, 3
+
+    def full(self: Any, *arguments: Any) -> None:
+        nonlocal room
+        if not room:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        room -= 1
+        write(self, *arguments)
+
+    monkeypatch.setattr(Writer, "write", full)
+    states = node.create_publisher(JointState, "joint_states", 10)
+    recorder = Recorder(node, tmp_path / "run", [Topic("joint_states", JointState)])
+
+    def record() -> None:
+        with recorder, Spinner(node):
+            deadline_s = time.monotonic() + 20.0
+            while recorder._open:
+                assert time.monotonic() < deadline_s
+                states.publish(JointState(name=["joint1"], position=[1.5]))
+                time.sleep(0.01)
+            # Messages that come later are nobody's fault any more.
+            states.publish(JointState(name=["joint1"], position=[2.5]))
+
+    with pytest.raises(StorageError, match=r"not whole: after 3 messages: .*No space left"):
+        record()
+    assert recorder.counts == {"joint_states": 3}
+    assert list((tmp_path / "run").iterdir()), "what was recorded stays"

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import array
 import contextlib
+import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 
 import puppet
 import pytest
@@ -196,6 +198,32 @@ def test_a_full_disk(stage: Stage, call: str) -> None:
     assert not list(folder.iterdir()), "nothing half-done is left"
     stage.do(call, name="cut", **more)
     stage.do("drop_capsule", name="cut")
+
+
+def test_a_disk_that_is_really_full(stage: Stage) -> None:
+    folder = stage.folder / "small"
+    with small_disk(folder):
+        stage.run("puppet:large", capsule_dir=str(folder), rollback_depth=0, store_bytes=8 << 20)
+        stage.do("snapshot", name="cut")
+        refused = stage.ask("save_capsule", name="cut")
+        assert refused.error_code == ErrorCode.IO_ERROR, refused.message
+        assert "No space left on device" in refused.message
+        assert_goes_on(stage)
+        assert not list(folder.iterdir()), "nothing half-done is left"
+        stage.put_away()
+
+
+@contextlib.contextmanager
+def small_disk(folder: Path) -> Iterator[None]:
+    """A file system of 256 KiB."""
+    folder.mkdir()
+    options = ["-t", "tmpfs", "-o", "size=256k", "none", str(folder)]
+    if subprocess.run(["mount", *options], check=False, capture_output=True).returncode:
+        pytest.skip("needs the right to mount; test_a_full_disk does without")
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
 @contextlib.contextmanager

@@ -86,7 +86,8 @@ class Recorder:
     """Records topics while in a ``with`` block.
 
     Messages are written from the node's executor; leave the block only when that has stopped
-    spinning, or the last message may be lost.
+    spinning, or the last message may be lost. A disk that is full ends the recording and not the
+    run: it is said when the block is left.
     """
 
     def __init__(self, node: Node, path: Path, topics: Sequence[Topic] = TOPICS) -> None:
@@ -100,6 +101,7 @@ class Recorder:
         self.node, self.path, self.topics = node, path, topics
         self.counts = {topic.name: 0 for topic in topics}
         self._open = False
+        self._fault = ""
 
     def __enter__(self) -> Recorder:
         """Opens the bag and subscribes.
@@ -120,9 +122,19 @@ class Recorder:
         self._subscriptions = [self._subscribe(topic, store) for topic in self.topics]
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: object, *_: object) -> None:
+        """Closes the bag.
+
+        Raises:
+            StorageError: It is not whole; what was written before stays.
+        """
         self._open = False
-        self._writer.close()
+        try:
+            self._writer.close()
+        except OSError as error:
+            self._fault = self._fault or f"its end could not be written ({error})"
+        if self._fault and kind is None:
+            raise StorageError(f"bag {self.path}: not whole: {self._fault}")
 
     def _subscribe(self, topic: Topic, store: Typestore) -> Any:
         name = self.node.resolve_topic_name(topic.name)
@@ -131,9 +143,17 @@ class Recorder:
         )
 
         def write(data: bytes) -> None:
-            if self._open:
+            if not self._open:
+                return
+            try:
                 self._writer.write(connection, time.time_ns(), data)
-                self.counts[topic.name] += 1
+            except OSError as error:
+                self._open = False
+                recorded = sum(self.counts.values())
+                self._fault = f"after {recorded} messages: {error}"
+                self.node.get_logger().error(f"recording ends {self._fault}")
+                return
+            self.counts[topic.name] += 1
 
         profile = QoSProfile(depth=100)
         if topic.latched:
