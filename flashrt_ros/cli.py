@@ -69,6 +69,11 @@ COMMANDS = (
     ),
     Command("demo", "run the demonstration and print its table", "flashrt_ros.demo.run"),
     Command(
+        "trees",
+        "run a behaviour tree on the simulated arm: pick, branches or watchdog",
+        "flashrt_ros.demo.trees.command",
+    ),
+    Command(
         "capsule",
         "list, show, compare, verify and remove capsule files",
         "flashrt_ros.capsule_command",

@@ -138,7 +138,7 @@ class Wait(Behaviour):
 
 
 class Until(Behaviour):
-    """RUNNING until a condition holds; FAILURE if that takes too long."""
+    """RUNNING until a condition holds; FAILURE if that takes too long, or will never be."""
 
     def __init__(
         self,
@@ -147,6 +147,7 @@ class Until(Behaviour):
         timeout_s: float,
         clock: Clock,
         begin: Callable[[], None] | None = None,
+        hopeless: Callable[[], bool] = lambda: False,
     ) -> None:
         """Prepares the wait.
 
@@ -156,13 +157,16 @@ class Until(Behaviour):
             timeout_s: From the first tick.
             clock: Steady clock.
             begin: Done before the first question.
+            hopeless: Asked where the condition does not hold: whether it never will.
         """
         super().__init__(name)
         self.condition, self.timeout_s, self.clock, self.begin = condition, timeout_s, clock, begin
+        self.hopeless = hopeless
 
     def initialise(self) -> None:
         """Looks at the clock; called at the first tick."""
         self._deadline_s = self.clock() + self.timeout_s
+        self.feedback_message = ""
         if self.begin is not None:
             self.begin()
 
@@ -170,6 +174,9 @@ class Until(Behaviour):
         """Asks; called at each tick."""
         if self.condition():
             return Status.SUCCESS
+        if self.hopeless():
+            self.feedback_message = f"{self.name}: will not be any more"
+            return Status.FAILURE
         if self.clock() < self._deadline_s:
             return Status.RUNNING
         self.feedback_message = f"{self.name}: not within {self.timeout_s} s"

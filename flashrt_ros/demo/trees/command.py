@@ -1,0 +1,89 @@
+"""``flashrt_ros trees``: behaviour trees on the simulated arm, and what came of them."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import signal
+import tempfile
+from dataclasses import asdict
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from flashrt_ros.process import free_domain, set_environment
+
+EXAMPLES = {
+    "pick": "the block is knocked away under the hand: snapshot, and on failure try again",
+    "branches": "two ways round a post from one capsule, one of which is closed",
+    "watchdog": "a sensor falls silent: pause, wait until it is fresh, resume",
+}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declares the command's options."""
+    parser.description = "; ".join(f"{name}: {words}" for name, words in EXAMPLES.items())
+    parser.add_argument("example", choices=EXAMPLES)
+    parser.add_argument(
+        "--svg", type=Path, help="draw the first tree with its outcomes (needs graphviz)"
+    )
+    parser.add_argument("--json", type=Path, help="also write what came of it to this file")
+    parser.add_argument("--viewer", action="store_true", help="open MuJoCo's window")
+    parser.add_argument(
+        "--domain-id", type=int, help="ROS domain (default: a free one is looked for)"
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Plays an example.
+
+    Args:
+        arguments: As ``add_arguments`` declares them.
+
+    Returns:
+        0 if each tree ended as it should, and so did the block.
+
+    Raises:
+        FlashRTError: Something did not start, or ended too early; says what to do.
+    """
+    signal.signal(signal.SIGTERM, _interrupt)
+    log_directory = Path(tempfile.mkdtemp(prefix="flashrt_ros_trees_"))
+    domain = free_domain() if arguments.domain_id is None else arguments.domain_id
+    set_environment(domain, log_directory)
+    # rclpy reads the environment when it is loaded.
+    from flashrt_ros.demo.trees.play import Outcome, opened
+    from flashrt_ros.trees import write_svg
+
+    module: Any = importlib.import_module(f"flashrt_ros.demo.trees.{arguments.example}")
+    print(f"starting cell and policy in ROS domain {domain}", flush=True)
+    outcomes: list[Outcome] = []
+    with opened(log_directory, module.WALL, arguments.viewer) as theatre:
+        for episode in module.episodes(theatre.onlooker):
+            outcome = theatre.play(episode)
+            print(f"\n{outcome.name}\n{outcome.tree}", end="", flush=True)
+            if arguments.svg is not None and not outcomes:
+                write_svg(episode.root, arguments.svg)
+            outcomes.append(outcome)
+        verbs = theatre.verbs
+    print(f"\n{verbs}\n{'episode':36}{'tree':>9}{'block placed':>14}{'expected':>10}{'s':>6}")
+    for outcome in outcomes:
+        facts = ", ".join(f"{key} {value}" for key, value in outcome.facts.items())
+        print(
+            f"{outcome.name:36}{outcome.status:>9}{_word(outcome.placed):>14}"
+            f"{_word(outcome.as_expected):>10}{outcome.duration_s:>6.1f}  {facts}"
+        )
+    print(f"logs: {log_directory}")
+    if arguments.json is not None:
+        rows = [asdict(outcome) for outcome in outcomes]
+        text = json.dumps({"example": arguments.example, "episodes": rows}, indent=1)
+        arguments.json.write_text(text, encoding="utf-8")
+    return 0 if all(outcome.as_expected for outcome in outcomes) else 1
+
+
+def _word(is_so: bool) -> str:
+    return "yes" if is_so else "no"
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
