@@ -36,7 +36,10 @@ td, th { padding: .15em .7em; border-bottom: 1px solid #ddd; text-align: left;
 COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#b8860b", "#56b4e9", "#8c564b", "#6a3d9a")
 """Of lines that are to be told apart, also by the colour-blind (Okabe and Ito's, darkened)."""
 
-_NUMBER = re.compile(r"(x )?[\d\N{MINUS SIGN}\N{EN DASH}+-]|$")
+_NUMBER = re.compile(
+    r"((x )?[\N{MINUS SIGN}+-]?[\d.,]+(e[\N{MINUS SIGN}+-]?\d+)?( \S.*)?|\N{EN DASH}( \S.*)?)?$"
+)
+"""A number, perhaps with a unit behind it, or none."""
 _LONG = 30
 """Characters of a cell that may be broken anywhere."""
 _GRID = {"gridcolor": "#e4e4e4", "linecolor": "#999", "zeroline": False, "automargin": True}

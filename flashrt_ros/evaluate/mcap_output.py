@@ -19,6 +19,7 @@ import heapq
 import json
 import os
 import re
+import struct
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,9 @@ JOINT_STATE, FLOAT = "sensor_msgs/msg/JointState", "std_msgs/msg/Float64"
 CHUNK, LOG = "flashrt_ros/msg/ActionChunk", "rcl_interfaces/msg/Log"
 HEADER, TIME = "std_msgs/msg/Header", "builtin_interfaces/msg/Time"
 WARN = 30
+_STAMP = struct.Struct("<iI")
+_FLOAT_CDR = struct.Struct("<4sd")
+"""Head of the encapsulation, little endian, and the number."""
 ROOT = "/evaluation"
 
 
@@ -156,13 +160,40 @@ def _stamp(time_ns: int) -> Any:
     return typestore().types[TIME](sec=time_ns // 10**9, nanosec=time_ns % 10**9)
 
 
-def _joint_state(
-    topic: str, time_ns: int, names: Sequence[str], values_A: npt.NDArray[np.float64]
-) -> Message:
-    empty = np.zeros(0)
-    header = typestore().types[HEADER](stamp=_stamp(time_ns), frame_id="")
-    fields = {"name": list(names), "position": values_A, "velocity": empty, "effort": empty}
-    return _message(topic, JOINT_STATE, time_ns, header=header, **fields)
+class _JointStates:
+    """Joint states of one topic, which differ in time and positions only.
+
+    One is serialized; of the others only those bytes are written anew.
+
+    Args:
+        topic: Their topic.
+        names: Of the joints.
+    """
+
+    def __init__(self, topic: str, names: Sequence[str]) -> None:
+        self.topic = topic
+        # Numbers that stand nowhere else in the message, so that they can be found in its bytes.
+        sec, nanosec, positions = 0x5A5B5C5D, 0x1A2B3C4D, 1.2345e123 * (1 + np.arange(len(names)))
+        stamp = typestore().types[TIME](sec=sec, nanosec=nanosec)
+        header = typestore().types[HEADER](stamp=stamp, frame_id="")
+        empty = np.zeros(0)
+        fields = {"name": list(names), "position": positions, "velocity": empty, "effort": empty}
+        pattern = _message(topic, JOINT_STATE, 0, header=header, **fields).cdr
+        self._before, stamped, rest = pattern.partition(_STAMP.pack(sec, nanosec))
+        self._between, placed, self._after = rest.partition(positions.astype("<f8").tobytes())
+        assert stamped
+        assert placed or not names
+
+    def __call__(self, time_ns: int, values_A: npt.NDArray[np.float64]) -> Message:
+        """Returns the message of one step."""
+        stamp = _STAMP.pack(*divmod(time_ns, 10**9))
+        values = values_A.astype("<f8").tobytes()
+        cdr = b"".join((self._before, stamp, self._between, values, self._after))
+        return Message(self.topic, JOINT_STATE, cdr, time_ns)
+
+
+def _number(topic: str, time_ns: int, value: float) -> Message:
+    return Message(topic, FLOAT, _FLOAT_CDR.pack(b"\0\1\0\0", value), time_ns)
 
 
 def _times(track: Track) -> list[int]:
@@ -172,32 +203,40 @@ def _times(track: Track) -> list[int]:
 
 def _recorded(track: Track, root: str) -> Iterator[Message]:
     """The recorded command as of each step that has one."""
-    for time_ns, values_A in zip(_times(track), track.recorded_TA, strict=True):
-        if np.isfinite(values_A).any():
-            yield _joint_state(f"{root}/recorded", time_ns, track.names, values_A)
+    message = _JointStates(f"{root}/recorded", track.names)
+    known_T = np.isfinite(track.recorded_TA).any(axis=1)
+    for step in np.flatnonzero(known_T).tolist():
+        yield message(int(track.time_ns_T[step]), track.recorded_TA[step])
 
 
 def _ages(track: Track, inputs: Sequence[str], root: str) -> Iterator[Message]:
     """Ages of each input that has a message."""
-    ages = list(zip(inputs, track.ages_ms.values(), strict=True))
+    topics = [f"{root}/age_ms/{word}" for word in inputs]
+    ages = list(zip(topics, track.ages_ms.values(), strict=True))
     for step, time_ns in enumerate(_times(track)):
-        for word, ages_T in ages:
+        for topic, ages_T in ages:
             if np.isfinite(ages_T[step]):
-                age_ms = float(ages_T[step])
-                yield _message(f"{root}/age_ms/{word}", FLOAT, time_ns, data=age_ms)
+                yield _number(topic, time_ns, float(ages_T[step]))
 
 
 def _joints(track: Track, base: str) -> Iterator[Message]:
     """Prediction, what would have been sent, error and latency of each step that was made."""
     error_TA = track.predicted_TA - track.recorded_TA
-    series = (("prediction", track.predicted_TA), ("sent", track.sent_TA), ("error", error_TA))
+    series = [
+        (_JointStates(f"{base}/{word}", track.names), values_TA)
+        for word, values_TA in (
+            ("prediction", track.predicted_TA),
+            ("sent", track.sent_TA),
+            ("error", error_TA),
+        )
+    ]
+    latency = f"{base}/latency_ms"
     for step, time_ns in enumerate(_times(track)):
-        for word, values_TA in series:
+        for message, values_TA in series:
             if np.isfinite(values_TA[step]).any():
-                yield _joint_state(f"{base}/{word}", time_ns, track.names, values_TA[step])
+                yield message(time_ns, values_TA[step])
         if np.isfinite(track.latency_ms_T[step]):
-            latency_ms = float(track.latency_ms_T[step])
-            yield _message(f"{base}/latency_ms", FLOAT, time_ns, data=latency_ms)
+            yield _number(latency, time_ns, float(track.latency_ms_T[step]))
 
 
 def _chunks(track: Track, base: str) -> Iterator[Message]:

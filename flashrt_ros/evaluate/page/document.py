@@ -60,13 +60,14 @@ def write_page(
         page.add(words)
         specs.append(spec)
     if left:
-        names = ", ".join(left[:20]) + (" and others" if len(left) > 20 else "")
+        names = ", ".join(tables.short(name, report) for name in left[:20])
+        names += " and others" if len(left) > 20 else ""
         page.add(
             f'<p class="note">Drawn are the {len(drawn)} recordings with the largest errors. In'
             f" the tables only: {escaped(names)}.</p>"
         )
     for fan in fans[:MOST_FANS]:
-        page.add(_fan(page, fan))
+        page.add(_fan(page, fan, report))
     if len(fans) > MOST_FANS:
         page.add(f'<p class="note">{len(fans) - MOST_FANS} more forks are not drawn.</p>')
     page.add(
@@ -150,7 +151,7 @@ def _recording(
             f'<div class="joint{" chunked" if beside else ""}"><h4>{escaped(joint)}'
             f" ({escaped(unit)})</h4>{_place(plots[-1], 230)}{beside}</div>"
         )
-    words = [f"<h2>{escaped(name)}</h2>"]
+    words = [f"<h2>{escaped(tables.short(name, report))}</h2>"]
     if source is not None:
         words.append(tables.listed("Defects of the recording", source["defects"]))
         words.append(tables.listed("Topics", [_topic(each) for each in source.get("topics", ())]))
@@ -160,7 +161,9 @@ def _recording(
     words += [_BANDS, *cards]
     if latency := view.latency():
         plots.append(latency)
-        words += ["<h4>Latency of a step (ms), the control period dashed</h4>"]
+        dashed = ", dashed" if "limit" in latency else ""
+        period = f"the control period is {tables.number(first.period_s * 1e3)} ms{dashed}"
+        words.append(f"<h4>Latency of a step (ms); {period}</h4>")
         words += [_place(latency, 200)]
     if lanes := view.lanes():
         plots.append(lanes)
@@ -202,7 +205,7 @@ def _topic(topic: Mapping[str, Any]) -> str:
     return f"{topic['name']}: {tables.number(topic.get('messages'))} of {topic['type']}"
 
 
-def _fan(page: Page, fan: Fan) -> str:
+def _fan(page: Page, fan: Fan, report: Mapping[str, Any]) -> str:
     """Returns the section of one fork."""
     cards = [
         f"<div><h4>{escaped(name)} ({escaped(unit)})</h4>{figures.fan(page, fan, element)}</div>"
@@ -214,7 +217,8 @@ def _fan(page: Page, fan: Fan) -> str:
         lines.append([joint["name"], joint["unit"], *(tables.number(joint[k]) for k in keys)])
     return (
         f"<section><h2>Fork of {escaped(fan.policy)} at step {fan.index:,} of"
-        f" {escaped(fan.source)}</h2><p>{len(fan.branches)} branches from one state, over the same"
-        f" recorded observations; the recorded command dashed.</p>{figures.fan_legend(fan)}"
+        f" {escaped(tables.short(fan.source, report))}</h2><p>{len(fan.branches)} branches from"
+        " one state, over the same recorded observations; the recorded command dashed.</p>"
+        f"{figures.fan_legend(fan)}"
         f'<div class="fans">{"".join(cards)}</div>{table(lines)}{tables.fan(fan)}</section>'
     )

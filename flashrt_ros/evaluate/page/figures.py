@@ -36,6 +36,7 @@ def error_bars(page: Page, runs: Sequence[Run]) -> str:
                 **_bars(runs[0], unit, key),
             }
             for key, name, color in BASELINES
+            if any(joint.get(key) is not None for joint in runs[0]["joints"])
         ]
         layout = {
             "barmode": "group",

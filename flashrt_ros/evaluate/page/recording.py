@@ -20,6 +20,8 @@ MOST_COLUMNS = 4000
 """Spans of time that a lane is cut into."""
 LARGEST_TICK = 2**31 - 1
 SPANS_S = (2, 5, 10, 30, 60, 300)
+PERIOD_SHARE = 0.2
+"""The control period is drawn where a step took more than this share of it."""
 JUMP_STEPS = 10
 """A line is broken where the next step is further away than so many periods."""
 
@@ -90,7 +92,7 @@ class Recording:
         }
 
     def latency(self) -> dict[str, Any] | None:
-        """Returns the plot of latencies with the control period, as JSON; None without any."""
+        """Returns the plot of latencies, with the period if near, as JSON; None without any."""
         lines = [
             self._line(track, track.latency_ms_T, track.policy, COLORS[k % 8], f"policy-{k}")
             for k, track in enumerate(self.tracks)
@@ -98,13 +100,12 @@ class Recording:
         ]
         if not lines:
             return None
-        return {
-            "id": f"{self.id}-latency",
-            "kind": "curves",
-            "y": {"values": "ms"},
-            "lines": {"values": lines},
-            "limit": self.tracks[0].period_s * 1e3,
-        }
+        plot = {"id": f"{self.id}-latency", "kind": "curves", "y": {"values": "ms"}}
+        worst_ms = max(float(np.nanmax(t.latency_ms_T, initial=0.0)) for t in self.tracks)
+        period_ms = self.tracks[0].period_s * 1e3
+        # Far below it, its line would press the curves flat.
+        limit = {"limit": period_ms} if worst_ms > PERIOD_SHARE * period_ms else {}
+        return plot | {"lines": {"values": lines}} | limit
 
     def lanes(self) -> dict[str, Any] | None:
         """Returns the ages of the inputs as lanes, as JSON; None without inputs."""

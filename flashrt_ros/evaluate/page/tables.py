@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
+from pathlib import PurePath
 from typing import Any
 
 import numpy as np
@@ -35,6 +36,13 @@ def when(time_ns: int) -> str:
     except (OverflowError, OSError, ValueError):
         return f"{time_ns} ns"
     return f"{moment:%Y-%m-%d %H:%M:%S} UTC"
+
+
+def short(name: str, report: Mapping[str, Any]) -> str:
+    """Returns the last part of a recording's path, unless another's is the same."""
+    last = PurePath(name).name or name
+    others = [PurePath(each["name"]).name for each in report["sources"]]
+    return last if others.count(last) == 1 else name
 
 
 def by_unit(joints: Sequence[Mapping[str, Any]], key: str) -> str:
@@ -71,20 +79,22 @@ def policies(report: Mapping[str, Any]) -> str:
 def runs(report: Mapping[str, Any]) -> str:
     """Returns a line a policy and recording: what differs between them at a glance."""
     head = ["policy", "recording", "steps", "not made", "episodes", "mean error", "hold last"]
-    lines = [[*head, "latency p50, p99 (ms)", "hash"]]
+    lines = [[*head, "latency p50 (ms)", "p99", "hash"]]
     for run in _shown(report["runs"]):
         latency = run.get("latency_ms") or {}
         lines.append(
             [
-                *(run["policy"], run["source"], number(run["stepped"]), number(run["skipped"])),
+                *(run["policy"], short(run["source"], report)),
+                *(number(run["stepped"]), number(run["skipped"])),
                 _count(run["episodes"]),
                 by_unit(run["joints"], "mae"),
                 by_unit(run["joints"], "baseline_hold_mae"),
-                f"{number(latency.get('p50'))}, {number(latency.get('p99'))}",
+                number(latency.get("p50")),
+                number(latency.get("p99")),
                 str(run["digest"])[:12],
             ]
         )
-    return table(lines) + _rest(report["runs"])
+    return table(_filled(lines)) + _rest(report["runs"])
 
 
 def joints(of_source: Sequence[Run]) -> str:
@@ -101,7 +111,7 @@ def joints(of_source: Sequence[Run]) -> str:
             jerk, recorded = joint.get("jerk"), joint.get("recorded_jerk")
             ratio = number(jerk / recorded if jerk is not None and recorded else None)
             lines.append([joint["name"], run["policy"], joint["unit"], *values, *base, ratio])
-    return table(lines)
+    return table(_filled(lines))
 
 
 def inputs(of_source: Sequence[Run]) -> str:
@@ -110,7 +120,7 @@ def inputs(of_source: Sequence[Run]) -> str:
     for item in of_source[0].get("inputs") or ():
         keys = ("age_p50", "age_p99", "limit_ms", "stale", "gaps")
         lines.append([item["name"], *(number(item.get(key)) for key in keys)])
-    return table(lines) if len(lines) > 1 else ""
+    return table(_filled(lines)) if len(lines) > 1 else ""
 
 
 def stale_spans(track: Track, limits_ms: Mapping[str, float | None]) -> str:
@@ -213,6 +223,14 @@ def details(value: Any) -> list[tuple[str, str]]:
     if isinstance(value, bool):
         return [("", "yes" if value else "no")]
     return [("", value if isinstance(value, str) else number(value))]
+
+
+def _filled(lines: Sequence[Sequence[str]]) -> list[list[str]]:
+    """The table without columns in which nothing is known."""
+    blank = {number(None), ""}
+    columns = list(zip(*lines, strict=True))
+    kept = [column for column in columns if not set(column[1:]) <= blank]
+    return [list(line) for line in zip(*kept, strict=True)]
 
 
 def _seconds(track: Track, index: int) -> str:

@@ -2,8 +2,8 @@
 // moves. Of what lies in it, each draws as many points as can be told apart, extremes included.
 const {times, recordings} = JSON.parse(document.getElementById("series").textContent);
 const coarse = window.matchMedia("(pointer: coarse)").matches;
-const MOST_POINTS = 1500, MOST_COLUMNS = 700, MOST_CHUNKS = 40;
-const STALE = 1.05, NO_MESSAGE = 1.2;
+const MOST_POINTS = 1200, MOST_COLUMNS = 700, MOST_CHUNKS = 40;
+const FRESH = 0.99, STALE = 1.05, NO_MESSAGE = 1.2;
 const AGES = [[0, "#e6f0fa"], [0.832, "#2f6fb0"], [0.834, "#d55e00"], [0.916, "#d55e00"],
   [0.918, "#333"], [1, "#333"]];
 
@@ -175,7 +175,7 @@ class Lanes {
         }
         const {name, limit_ms, scale_ms} = this.spec.lanes[lane];
         const missing = Number.isNaN(worst), stale = limit_ms !== null && worst > limit_ms;
-        rows[lane].push(missing ? NO_MESSAGE : stale ? STALE : Math.min(1, worst / scale_ms));
+        rows[lane].push(missing ? NO_MESSAGE : stale ? STALE : Math.min(FRESH, worst / scale_ms));
         const words = missing ? "no message yet" : `${worst.toPrecision(4)} ms old`;
         texts[lane].push(`${name}: ${words}${stale ? ", stale" : ""}`);
       });
@@ -257,7 +257,7 @@ class View {
         this.plots.find((plot) => plot.div === entry.target).near = entry.isIntersecting;
       }
       this.refresh();
-    }, {rootMargin: "400px"});
+    }, {rootMargin: "150px"});
     for (const plot of this.plots) watcher.observe(plot.div);
     window.addEventListener("beforeprint", () => {
       for (const plot of this.plots) plot.near = true;
