@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from types import SimpleNamespace
 
 import pytest
@@ -69,3 +70,62 @@ def test_a_torch_without_nvtx_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torch.cuda.nvtx.range_push", missing)
     with pytest.raises(UnsupportedError, match="expected a torch with NVTX"):
         ranges.nvtx()
+
+
+class Library:
+    """A tracetools that keeps what it is told."""
+
+    def __init__(self, compiled: bool = True) -> None:
+        self.names: dict[int, str] = {}
+        self.points: list[tuple[str, str]] = []
+
+        def register(handle: int, name: bytes) -> None:
+            self.names[handle] = name.decode()
+
+        def start(handle: int, intra: bool) -> None:
+            self.points.append(("start", self.names[handle]))
+
+        def end(handle: int) -> None:
+            self.points.append(("end", self.names[handle]))
+
+        self.ros_trace_compile_status = lambda: compiled
+        self.ros_trace_rclcpp_callback_register = register
+        self.ros_trace_callback_start = start
+        self.ros_trace_callback_end = end
+
+
+def test_trace_points_are_callbacks_with_names_that_nest_in_their_thread() -> None:
+    library = Library()
+    points = ranges.TracePoints(library)
+    points.begin("step")
+    other = threading.Thread(target=lambda: (points.begin("plan"), points.end()))
+    points.begin("snapshot")
+    other.start()
+    other.join()
+    points.end()
+    points.end()
+    points.begin("step")
+    points.end()
+    assert library.points == [
+        ("start", "step"),
+        ("start", "snapshot"),
+        ("start", "plan"),
+        ("end", "plan"),
+        ("end", "snapshot"),
+        ("end", "step"),
+        ("start", "step"),
+        ("end", "step"),
+    ]
+    assert sorted(library.names.values()) == ["plan", "snapshot", "step"], "each named once"
+
+
+def test_a_tracetools_that_traces_nothing_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UnsupportedError, match="built without it"):
+        ranges.TracePoints(Library(compiled=False))
+
+    def missing(name: str) -> None:
+        raise OSError("no such file")
+
+    monkeypatch.setattr(ranges.ctypes, "PyDLL", missing)
+    with pytest.raises(UnsupportedError, match="expected tracetools, which comes with ROS 2"):
+        ranges.trace_points()

@@ -192,6 +192,12 @@ DECLARATIONS: Sequence[Declaration] = (
         "Ranges for a profiler around control steps, plans, verbs and decoding",
     ),
     Declaration(
+        "tracing",
+        False,
+        CONFIGURE,
+        "The same ranges as callbacks in traces of ros2_tracing (LTTng)",
+    ),
+    Declaration(
         "cpu_affinity",
         "",
         CONFIGURE,

@@ -1,4 +1,4 @@
-"""Ranges for a profiler such as Nsight Systems: what the node does, by name, on its timeline.
+"""Ranges for profilers: what the node does, by name, for Nsight Systems and for ros2_tracing.
 
 They are put around the methods of the objects that do the work, once and only when asked for, so
 there is nothing on the hot path without them.
@@ -6,7 +6,9 @@ there is nothing on the hot path without them.
 
 from __future__ import annotations
 
+import ctypes
 import functools
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -32,6 +34,67 @@ def nvtx() -> tuple[Callable[[str], Any], Callable[[], Any]]:
             f"nvtx: expected a torch with NVTX, such as one built for CUDA, found none: {error}"
         ) from error
     return found.range_push, found.range_pop
+
+
+class TracePoints:
+    """Ranges as ``ros2:callback_start`` and ``ros2:callback_end``, for ros2_tracing's analyses.
+
+    ros2_tracing has no points for ranges of one's own and no Python interface; callbacks have a
+    name and a duration, which is what a range is.
+    """
+
+    def __init__(self, library: Any) -> None:
+        """Takes the loaded ``libtracetools.so``.
+
+        Raises:
+            UnsupportedError: It was built without LTTng, so its points do nothing.
+        """
+        if not library.ros_trace_compile_status():
+            raise UnsupportedError(
+                "tracing: expected a tracetools with LTTng, found one that was built without it"
+            )
+        self._register = library.ros_trace_rclcpp_callback_register
+        self._start, self._end = library.ros_trace_callback_start, library.ros_trace_callback_end
+        self._register.argtypes = [ctypes.c_void_p, ctypes.c_char_p]
+        self._start.argtypes = [ctypes.c_void_p, ctypes.c_bool]
+        self._end.argtypes = [ctypes.c_void_p]
+        for function in (self._register, self._start, self._end):
+            function.restype = None
+        # Their addresses are what analyses know ranges by.
+        self._handles: dict[str, Any] = {}
+        self._open = threading.local()
+
+    def begin(self, name: str) -> None:
+        """Begins a range in the calling thread."""
+        handle = self._handles.get(name)
+        if handle is None:
+            handle = self._handles.setdefault(name, ctypes.create_string_buffer(1))
+            self._register(ctypes.addressof(handle), name.encode())
+        if not hasattr(self._open, "handles"):
+            self._open.handles = []
+        address = ctypes.addressof(handle)
+        self._open.handles.append(address)
+        self._start(address, False)
+
+    def end(self) -> None:
+        """Ends the last one of the calling thread."""
+        self._end(self._open.handles.pop())
+
+
+def trace_points() -> tuple[Callable[[str], Any], Callable[[], Any]]:
+    """Functions that begin and end a range in a trace of ros2_tracing.
+
+    Raises:
+        UnsupportedError: There is no tracetools here, or one without LTTng.
+    """
+    try:
+        # Holds the interpreter: half a microsecond is not worth letting others in.
+        points = TracePoints(ctypes.PyDLL("libtracetools.so"))
+    except OSError as error:
+        raise UnsupportedError(
+            f"tracing: expected tracetools, which comes with ROS 2, found none: {error}"
+        ) from error
+    return points.begin, points.end
 
 
 def mark(
