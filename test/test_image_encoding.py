@@ -262,7 +262,8 @@ def test_damaged_files_are_refused_in_words() -> None:
         (depth[:7], "16UC1; compressedDepth png", "12 bytes of depth header, found 7"),
         (depth + jpeg, "16UC1; compressedDepth png", "expected a PNG behind the depth header"),
         (depth + png, "16UC1; compressedDepth png", "gray PNG of 16 bits, found mode RGB"),
-        (depth + png, "16UC1; compressedDepth rvl", "RVL is not supported"),
+        (depth + png, "16UC1; compressedDepth rvl", "pixels"),
+        (depth + b"123", "16UC1; compressedDepth rvl", "8 bytes of size before RVL, found 3"),
         (depth + png, "bgr8; compressedDepth png", "16UC1 or 32FC1, found format 'bgr8"),
         (DEPTH_HEADER.pack(0, np.nan, 1) + png, "32FC1; compressedDepth", "gray PNG of 16 bits"),
     ]:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from flashrt_ros.contract.image.raw import Pixels, check_dimensions
+from flashrt_ros.contract.image.rvl import Rvl
 from flashrt_ros.errors import ContractError, UnsupportedError
 
 FORMATS = ("jpeg", "png", "compressedDepth")
@@ -21,8 +22,8 @@ INSTALL = "pip install 'flashrt_ros[images]' (or: apt-get install python3-pil)"
 PNG_MAGIC, JPEG_MAGIC = b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff"
 
 DEPTH_HEADER = struct.Struct("<iff")
-"""Twelve bytes before the PNG of a compressed depth image: an enum, which is 0 for inverse depth,
-then A and B of ``depth = A / (number - B)``; see ``compressed_depth_image_transport``'s
+"""Twelve bytes before the PNG or RVL of a compressed depth image: an enum, which is 0 for inverse
+depth, then A and B of ``depth = A / (number - B)``; see ``compressed_depth_image_transport``'s
 ``ConfigHeader``. Written as the publisher's C struct, so little-endian on every robot in use."""
 
 
@@ -37,7 +38,7 @@ class Opened:
         kind: ``color``, ``gray`` or ``depth``.
         pixel: ``16UC1`` or ``32FC1`` for depth, else empty.
         reversed: The red and blue channels are interchanged.
-        image: Pillow's, not decoded yet.
+        image: Pillow's, or RVL; not decoded yet.
         quantisation: A and B of a 32FC1 depth image.
     """
 
@@ -121,11 +122,6 @@ def decode_compressed(opened: Opened) -> Pixels:
 
 
 def _open_depth(words: str, pixel: str, data: Pixels) -> Opened:
-    if "rvl" in words:
-        raise ContractError(
-            f"expected compressed depth as PNG, found format {words!r}: RVL is not supported; set "
-            "the publisher's parameter `format` to png"
-        )
     if pixel not in ("16UC1", "32FC1"):
         raise ContractError(f"expected compressed depth of 16UC1 or 32FC1, found format {words!r}")
     if data.size < DEPTH_HEADER.size:
@@ -134,13 +130,7 @@ def _open_depth(words: str, pixel: str, data: Pixels) -> Opened:
         )
     _, a, b = DEPTH_HEADER.unpack_from(data.data)
     body = data[DEPTH_HEADER.size :]
-    if body[:8].tobytes() != PNG_MAGIC:
-        raise ContractError(
-            f"expected a PNG behind the depth header, found {body[:8].tobytes().hex(' ')!r}"
-        )
-    image = _open(body, "png")
-    if not image.mode.startswith("I"):
-        raise ContractError(f"expected a gray PNG of 16 bits, found mode {image.mode}")
+    image = Rvl(body) if "compressedDepth rvl" in words else _open_depth_png(body)
     quantisation = None
     if pixel == "32FC1":
         quantisation = (a, b)
@@ -156,6 +146,17 @@ def _open_depth(words: str, pixel: str, data: Pixels) -> Opened:
         image,
         quantisation,
     )
+
+
+def _open_depth_png(body: Pixels) -> Any:
+    if body[:8].tobytes() != PNG_MAGIC:
+        raise ContractError(
+            f"expected a PNG behind the depth header, found {body[:8].tobytes().hex(' ')!r}"
+        )
+    image = _open(body, "png")
+    if not image.mode.startswith("I"):
+        raise ContractError(f"expected a gray PNG of 16 bits, found mode {image.mode}")
+    return image
 
 
 def _open(data: Pixels, encoding: str) -> Any:
