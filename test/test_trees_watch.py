@@ -12,6 +12,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import py_trees
 import pytest
@@ -173,10 +174,25 @@ def test_the_table_counts_calls_by_what_became_of_them() -> None:
 
 @pytest.mark.skipif(shutil.which("dot") is None, reason="needs graphviz")
 def test_a_tree_as_a_drawing(tmp_path: Path) -> None:
-    trees.write_svg(picked_root(), tmp_path / "tree.svg")
-    drawing = (tmp_path / "tree.svg").read_text()
-    assert "<svg" in drawing
-    assert "snapshot" in drawing
+    root = picked_root()
+    root.children[0].feedback_message = 'no room in "device\\0" for <another> capsule & more'
+    root.children[0].status = Status.FAILURE
+    trees.write_svg(root, tmp_path / "tree.svg")
+    drawing = ElementTree.parse(tmp_path / "tree.svg").getroot()
+    texts = [element.text for element in drawing.iter("{http://www.w3.org/2000/svg}text")]
+    assert texts == ["pick", "snapshot", 'no room in "device\\0" for', "<another> capsule & more"]
+
+
+def test_a_drawing_tells_outcomes_apart(tmp_path: Path) -> None:
+    colours = {}
+    for status in Status:
+        root = picked_root()
+        root.children[0].status = status
+        trees.write_svg(root, tmp_path / "tree.dot")
+        line = (tmp_path / "tree.dot").read_text().splitlines()[-2]
+        assert line.startswith('1 [label="snapshot" shape=ellipse')
+        colours[line] = status
+    assert len(colours) == len(Status)
 
 
 def test_without_dot_it_says_what_is_missing(

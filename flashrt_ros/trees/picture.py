@@ -4,18 +4,28 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 from py_trees.behaviour import Behaviour
-from py_trees.display import dot_tree, unicode_tree
+from py_trees.common import Status
+from py_trees.display import unicode_tree
 
 from flashrt_ros.errors import NotFoundError
 from flashrt_ros.trees.linked import Linked
 from flashrt_ros.trees.service import ServiceBehaviour
 
 DOT_S = 30.0
+COLOURS = {
+    Status.SUCCESS: "palegreen",
+    Status.FAILURE: "lightcoral",
+    Status.RUNNING: "khaki",
+    Status.INVALID: "white",
+}
+WIDTH = 28
+"""Characters of a line in a drawing."""
 
 
 def text_tree(root: Behaviour) -> str:
@@ -47,7 +57,7 @@ def verb_table(root: Behaviour) -> str:
 
 
 def write_svg(root: Behaviour, path: Path) -> None:
-    """Draws a tree with the program ``dot``.
+    """Draws a tree, its outcomes in colour and words, with the program ``dot``.
 
     Args:
         root: Of the tree.
@@ -57,7 +67,7 @@ def write_svg(root: Behaviour, path: Path) -> None:
         NotFoundError: There is no ``dot`` here.
         RuntimeError: ``dot`` failed, with its words.
     """
-    graph = dot_tree(root).to_string()
+    graph = _graph(root)
     if path.suffix == ".dot":
         path.write_text(graph, encoding="utf-8")
         return
@@ -71,6 +81,20 @@ def write_svg(root: Behaviour, path: Path) -> None:
     done = subprocess.run(command, input=graph, capture_output=True, text=True, timeout=DOT_S)
     if done.returncode:
         raise RuntimeError(f"{path}: dot ended with {done.returncode}: {done.stderr.strip()}")
+
+
+def _graph(root: Behaviour) -> str:
+    """In graphviz's language: composites are boxes; children are in order, left to right."""
+    nodes = _in_order(root)
+    number = {id(node): index for index, node in enumerate(nodes)}
+    lines = ['node [style=filled fontname="sans-serif" fontsize=10];', "ordering=out;"]
+    for index, node in enumerate(nodes):
+        label = [node.name, *textwrap.wrap(node.feedback_message, WIDTH)]
+        shape = "box" if node.children else "ellipse"
+        words = "\\n".join(line.replace("\\", "\\\\").replace('"', '\\"') for line in label)
+        lines.append(f'{index} [label="{words}" shape={shape} fillcolor={COLOURS[node.status]}];')
+        lines += [f"{index} -> {number[id(child)]};" for child in node.children]
+    return "digraph tree {\n" + "\n".join(lines) + "\n}\n"
 
 
 def _in_order(node: Behaviour) -> list[Behaviour]:
