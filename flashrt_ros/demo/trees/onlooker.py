@@ -6,7 +6,7 @@ The trees ask him, and not the policy, whether something worked.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -20,9 +20,12 @@ from std_msgs.msg import Float64
 from std_srvs.srv import Trigger
 
 from flashrt_ros.demo.arm import tip_of
-from flashrt_ros.demo.behaviour import CallService, Do, Until
+from flashrt_ros.demo.behaviour import Do, Until
 from flashrt_ros.demo.trees.cell import AT_REST, HALF_BLOCK_M, REST, Array
+from flashrt_ros.trees import ServiceBehaviour
 
+CELL = "cell"
+"""Name of its node."""
 PLACED_M = 0.03
 """The block is where it should be within this distance."""
 LIFTED_M = 0.06
@@ -36,22 +39,20 @@ Condition = Callable[[], bool]
 _NOWHERE: Array = np.full(3, np.nan)
 
 
-class PendingTrigger:
-    """A call under way; ``response`` is set by whoever spins the node."""
+class CellService(ServiceBehaviour):
+    """Asks the cell for something; SUCCESS when it has heard."""
 
-    def __init__(self, client: Any) -> None:
-        """Sends it. Args: client: rclpy's."""
-        self.response: Any = None
-        self._client = client
-        self._future = client.call_async(Trigger.Request())
-        self._future.add_done_callback(self._answered)
+    kind = Trigger
 
-    def forget(self) -> None:
-        """Nobody waits any longer."""
-        self._client.remove_pending_request(self._future)
+    def __init__(self, verb: str, name: str) -> None:
+        """Prepares the call.
 
-    def _answered(self, done: Any) -> None:
-        self.response = done.result()
+        Args:
+            verb: ``home`` or ``begin``.
+            name: In the tree.
+        """
+        self.verb = verb
+        super().__init__(name, policy=CELL)
 
 
 class Onlooker(Node):
@@ -66,15 +67,12 @@ class Onlooker(Node):
         """Makes publishers, subscriptions and clients."""
         super().__init__("onlooker")
         reliable = QoSProfile(depth=10)
-        self._cue = self.create_publisher(PointStamped, "cell/show_cue", reliable)
-        self._knock = self.create_publisher(Vector3Stamped, "cell/knock", reliable)
-        self._silence = self.create_publisher(Float64, "cell/silence", reliable)
-        self.create_subscription(PointStamped, "cell/truth", self._on_truth, reliable)
+        self._cue = self.create_publisher(PointStamped, f"{CELL}/show_cue", reliable)
+        self._knock = self.create_publisher(Vector3Stamped, f"{CELL}/knock", reliable)
+        self._silence = self.create_publisher(Float64, f"{CELL}/silence", reliable)
+        self.create_subscription(PointStamped, f"{CELL}/truth", self._on_truth, reliable)
         self.create_subscription(PointStamped, "cue", self._on_cue, reliable)
         self.create_subscription(JointState, "joint_states", self._on_joints, reliable)
-        self._callers = {
-            verb: self.create_client(Trigger, f"cell/{verb}") for verb in ("home", "begin")
-        }
         self.block_m, self.joints = _NOWHERE, _NOWHERE
         self._cues = 0
         self._was_down = False
@@ -88,10 +86,8 @@ class Onlooker(Node):
     def ready(self) -> bool:
         """Whether the cell is there, and hears him."""
         heard = (self._cue, self._knock, self._silence)
-        return (
-            all(client.service_is_ready() for client in self._callers.values())
-            and all(publisher.get_subscription_count() for publisher in heard)
-            and bool(np.isfinite(self.block_m).all() and np.isfinite(self.joints).all())
+        return all(publisher.get_subscription_count() for publisher in heard) and bool(
+            np.isfinite(self.block_m).all() and np.isfinite(self.joints).all()
         )
 
     @property
@@ -110,10 +106,6 @@ class Onlooker(Node):
         return bool(away < PLACED_M and stands and self.joints[2] > UP_M)
 
     # What he does
-
-    def begin(self, verb: str, fields: Mapping[str, object]) -> PendingTrigger:
-        """Asks the cell; see ``behaviour.Services``."""
-        return PendingTrigger(self._callers[verb])
 
     def show_cue(self, goal_m: tuple[float, float], duration_s: float) -> None:
         """Shows where the block should go."""
@@ -137,14 +129,14 @@ class Onlooker(Node):
 
     def set_up(self) -> Behaviour:
         """Block and arm are put where an episode begins."""
-        return self._ask("begin", "set up the cell")
+        return CellService("begin", "set up the cell")
 
     def home(self) -> Behaviour:
         """The arm lets go, and goes home over everything."""
         rest = self.until(
             "at rest", lambda: bool(np.abs(self.joints - REST).max() < 2 * AT_REST), 5.0
         )
-        return Sequence("way home", memory=True, children=[self._ask("home", "go home"), rest])
+        return Sequence("way home", memory=True, children=[CellService("home", "go home"), rest])
 
     def cue(self, goal_m: tuple[float, float]) -> Behaviour:
         """Shows a cue until it has been seen; it stays."""
@@ -184,9 +176,6 @@ class Onlooker(Node):
 
     def _came_up(self) -> bool:
         return self._was_down and bool(self.joints[2] > UP_M)
-
-    def _ask(self, verb: str, name: str) -> Behaviour:
-        return CallService(verb, self, clock=self.clock, name=name)
 
     def _on_truth(self, message: PointStamped) -> None:
         point = message.point

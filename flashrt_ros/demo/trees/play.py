@@ -16,7 +16,7 @@ from py_trees.composites import Sequence as SequenceOf
 
 from flashrt_ros.demo.share import shared
 from flashrt_ros.demo.trees.episode import GOAL_M, Episode, Facts
-from flashrt_ros.demo.trees.onlooker import Onlooker
+from flashrt_ros.demo.trees.onlooker import CELL, Onlooker
 from flashrt_ros.errors import DeadlineError
 from flashrt_ros.process import Process, node_command
 from flashrt_ros.trees import PolicyLink, WaitUntilFresh, text_tree, tick_through, verb_table
@@ -156,8 +156,8 @@ def opened(log_directory: Path, wall: bool, viewer: bool) -> Iterator[Theatre]:
         onlooker = Onlooker()
         stack.callback(onlooker.destroy_node)
         # Kept, so that the times of all episodes' calls are in one place.
-        link = PolicyLink.shared(onlooker, "policy")
-        stack.callback(link.release)
+        for name in ("policy", CELL):
+            stack.callback(PolicyLink.shared(onlooker, name).release)
         theatre = Theatre(onlooker, processes)
         theatre.wait_until_ready()
         yield theatre
