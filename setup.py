@@ -164,7 +164,7 @@ setup(
     install_requires=[*groups["run"], *groups["torch"], *requirements.ros_requirements()],
     extras_require={
         name: groups[name]
-        for name in ("cuda", "demo", "images", "language", "report", "test", "trees")
+        for name in ("btcpp", "cuda", "demo", "images", "language", "report", "test", "trees")
     },
     entry_points={
         "console_scripts": [f"{NAME} = {NAME}.cli:main"],

@@ -32,6 +32,8 @@ GROUPS: dict[str, list[str]] = {
     "demo": ["mujoco", "py_trees>=2.2"],
     # Behaviours for trees.
     "trees": ["py_trees>=2.2"],
+    # BehaviorTree.CPP itself, to run its XML from Python; wheels for one architecture.
+    "btcpp": ["behaviortreepy>=0.1.4;platform_machine=='x86_64'", "py_trees>=2.2"],
     # JPEG, PNG and compressed depth from cameras.
     "images": ["pillow"],
     # Task texts of hosted policies.
@@ -42,6 +44,7 @@ GROUPS: dict[str, list[str]] = {
     "report": ["plotly", "rich"],
     "test": [
         "av",
+        "behaviortreepy>=0.1.4;platform_machine=='x86_64'",
         # Linters change their rules from one release to the next.
         "codespell~=2.4.3",
         "hypothesis",

@@ -188,7 +188,7 @@ class PolicyLink:
         request = _request(verb, self._kinds[verb], fields)
         times = self.times.setdefault(verb, VerbTimes())
         tracked = hasattr(request, "request_id")
-        if tracked:
+        if tracked and not request.request_id:
             request.request_id = self._request_id(verb, request, before)
         client = self._clients[verb]
         call = Call(verb, client, request, timeout_s, RESEND_S, self.clock, times)

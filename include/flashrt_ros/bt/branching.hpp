@@ -19,7 +19,7 @@ class Retry
 public:
   /// One tick.
   ///
-  /// num_attempts: of the child; 0 counts as 1. snapshot(), child(), drop(): one tick of each.
+  /// num_attempts: of the child, at least 1. snapshot(), child(), drop(): one tick of each.
   /// restore(attempt): back to the capsule before the attempt of that number, 2 the second.
   /// FAILURE of snapshot or restore ends it; the last attempt's too, without a restore. The outcome
   /// of drop does not matter.

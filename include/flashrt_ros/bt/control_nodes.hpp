@@ -44,6 +44,9 @@ private:
   {
     if (status() == BT::NodeStatus::IDLE) {
       ports_ = read_ports<RetryFromCapsulePorts>(*this);
+      if (ports_.num_attempts == 0) {
+        throw BT::RuntimeError(name(), ": num_attempts: expected at least 1, found 0");
+      }
       setStatus(BT::NodeStatus::RUNNING);
     }
     return node_status(
