@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from flashrt_ros.evaluate.fan import Branch, Fan
+from flashrt_ros.evaluate.report import run_part
 from flashrt_ros.evaluate.track import Track
 
 START_NS = 1_700_000_000_000_000_000
@@ -43,8 +44,8 @@ def track(
     if inputs:
         ages_ms[inputs[-1]][:4] = np.nan
         ages_ms[inputs[0]][quiet] = 100 + 30 * np.arange(quiet.stop - quiet.start)
-    for index in np.flatnonzero(~stepped_T):
-        fault_T[index] = "image: no message" if index < 4 else "state: stale"
+    for index in np.flatnonzero(~stepped_T) if inputs else ():
+        fault_T[index] = f"{inputs[-1]}: no message" if index < 4 else f"{inputs[0]}: stale"
     predicted_TA[~stepped_T] = np.nan
     if spike_at is not None:
         predicted_TA[spike_at, 0] = 9.0
@@ -73,7 +74,10 @@ def track(
         fault_T=fault_T,
         chunk_start_C=starts.astype(np.int64),
         chunk_adopted_C=starts.astype(np.int64),
-        chunks_CHA=chunks_CHA if horizon else np.zeros((0, 0, joints)),
+        chunks_CHA=(chunks_CHA if horizon else np.zeros((0, 0, joints))).astype(np.float32),
+        chunks=len(starts),
+        splice_index_S=starts[1:].astype(np.int64),
+        splice_SA=rng.normal(0, 0.02, (max(0, len(starts) - 1), joints)),
     )
 
 
@@ -103,53 +107,11 @@ def report(tracks: list[Track], **more: Any) -> dict[str, Any]:
             {"label": label, "path": f"/policies/{label}", "family": "act"}
             for label in dict.fromkeys(each.policy for each in tracks)
         ],
-        "runs": [_run(each) for each in tracks],
+        "runs": [run_part(each) for each in tracks],
         "thresholds": [],
         "reproduction": None,
         "fans": [],
         **more,
-    }
-
-
-def _run(track: Track) -> dict[str, Any]:
-    error_TA = np.abs(track.predicted_TA - track.recorded_TA)
-    return {
-        "policy": track.policy,
-        "source": track.source,
-        "steps": track.steps,
-        "stepped": int(track.stepped_T.sum()),
-        "skipped": int((~track.stepped_T).sum()),
-        "episodes": 3,
-        "digest": track.digest,
-        "joints": [
-            {
-                "name": name,
-                "unit": unit,
-                "mae": float(np.nanmean(error_T)),
-                "rmse": float(np.sqrt(np.nanmean(error_T**2))),
-                "max": float(np.nanmax(error_T)),
-                "lag_steps": 8,
-                "lag_ms": 8e3 * track.period_s,
-                "mae_at_lag": 0.01,
-                "baseline_hold_mae": 0.03,
-                "baseline_mean_mae": 0.6,
-                "jerk": 2.0,
-                "recorded_jerk": 1.5,
-            }
-            for name, unit, error_T in zip(track.names, track.units, error_TA.T, strict=True)
-        ],
-        "horizon": [
-            {"step": h, "mae": [0.05 + 0.004 * h] * len(track.names)}
-            for h in range(track.chunks_CHA.shape[1])
-        ],
-        "splice": {"joins": 59, "largest": 0.08},
-        "gripper": None,
-        "latency_ms": {"p50": 4.7, "p90": 6.3, "p99": 8.6, "max": 11.0},
-        "inputs": [
-            {"name": name, "age_p50": 10.0, "age_p99": 15.0, "stale": 3, "gaps": 1}
-            | {"limit_ms": 50.0}
-            for name in track.ages_ms
-        ],
     }
 
 

@@ -83,8 +83,8 @@ def test_readers_get_the_track_back(made: Track, tmp_path: Path, read: Any) -> N
     )
     faults = [(time_ns, m.msg, m.name) for time_ns, m in rows[f"{base}/fault"]]
     assert faults == [
-        (int(made.time_ns_T[0]), "image: no message", made.policy),
-        (int(made.time_ns_T[30]), "state: stale", made.policy),
+        (int(made.time_ns_T[0]), "image (/camera/image): no message", made.policy),
+        (int(made.time_ns_T[30]), "state (/joint_states): stale", made.policy),
     ]
 
 

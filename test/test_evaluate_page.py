@@ -69,12 +69,30 @@ def browser() -> Iterator[Shown]:
 def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("page") / "report.html"
     tracks = [track(spike_at=123), track("diffusion", offset=-0.1, replan=20)]
-    verdicts = [
-        {"expression": "mae>0.2", "value": 0.1, "passed": True},
-        {"expression": "max>1", "value": 9.0, "passed": False},
-    ]
-    write_page(path, report(tracks, thresholds=verdicts), tracks, [fan()])
+    found = report(tracks, thresholds=[*judged("mae>0.2", 0.1, True), *judged("max>1", 9, False)])
+    for run in found["runs"]:
+        run["inputs"][0]["limit_ms"] = 50.0
+    write_page(path, found, tracks, [fan()])
     return path
+
+
+def judged(expression: str, value: float | None, passed: bool) -> list[dict[str, Any]]:
+    where = {"policy": "act", "source": "run_0"}
+    return [{"expression": expression, "value": value, "passed": passed, **where}]
+
+
+def reproduction(words: str) -> dict[str, Any]:
+    where = {"run": words, "tick": 7, "episode": 1, "step": 3, "time_ns": 0}
+    return {
+        "source": words,
+        "verdict": "differs",
+        **{"steps": 100, "reproduced": 90, "differing": 4, "skipped": 6, "capsules": 1},
+        "verbs": {words: 2},
+        "first": {"where": where, "what": words, "words": words, "recorded": [1.0, None]},
+        "gaps": [{"where": where, "lost": words, "words": words, "steps": 6}],
+        "changes": [{"what": words, "recorded": words, "here": "other"}],
+        "remarks": [words],
+    }
 
 
 def test_every_plot_is_drawn_in_silence(browser: Shown, page: Path) -> None:
@@ -158,7 +176,7 @@ def test_lanes_show_where_inputs_are_stale(browser: Shown, page: Path) -> None:
     assert len(edges) == len(image) + 1 == 601
     assert [i for i, z in enumerate(state) if z > 1] == list(range(300, 310))
     assert [i for i, z in enumerate(image) if z > 1.1] == [0, 1, 2, 3]
-    assert all(0 < z < 0.5 for z in image[4:])
+    assert all(0 < z < 1 for z in image[4:])
     browser.set(".span", 2)
     assert max(browser.plot("recording-1-lanes")["z"][0][2]) < 0.5  # nothing stale in sight
 
@@ -189,10 +207,10 @@ def test_text_from_recordings_stays_text(browser: Shown, tmp_path: Path) -> None
     made = track(HOSTILE, HOSTILE, steps=60, inputs=(HOSTILE,))
     made.names, made.units = (HOSTILE, *made.names[1:]), (HOSTILE, *made.units[1:])
     made.fault_T, made.remarks = [HOSTILE] * 60, [HOSTILE]
-    found = report([made], thresholds=[{"expression": HOSTILE, "value": None, "passed": False}])
+    found = report([made], thresholds=judged(HOSTILE, None, False))
     found["sources"][0] |= {"defects": [HOSTILE], "topics": [{"name": HOSTILE, "type": HOSTILE}]}
-    found |= {"contract": HOSTILE, "reproduction": {"verdict": HOSTILE}, "created": HOSTILE}
-    found["runs"][0]["splice"] = {HOSTILE: HOSTILE}
+    found["sources"][0]["error"] = HOSTILE
+    found |= {"contract": HOSTILE, "reproduction": reproduction(HOSTILE), "created": HOSTILE}
     write_page(tmp_path / "report.html", found, [made])
     browser.open(tmp_path / "report.html")
     for name in ("joint-0", "latency", "lanes"):
@@ -201,7 +219,7 @@ def test_text_from_recordings_stays_text(browser: Shown, tmp_path: Path) -> None
     assert browser.evaluate("document.querySelectorAll('img').length") == 0
     assert browser.evaluate("document.querySelector('h2 + details li').textContent") == HOSTILE
     lane = "document.querySelector('#recording-1-lanes .annotation-text').textContent"
-    assert browser.evaluate(lane) == f"{HOSTILE}, limit 50 ms"
+    assert browser.evaluate(lane).startswith(f"{HOSTILE}, up to")
     assert browser.complaints() == []
 
 
@@ -249,3 +267,24 @@ def test_what_has_next_to_nothing_makes_a_page(browser: Shown, tmp_path: Path, s
     browser.open(tmp_path / "report.html")
     assert browser.complaints() == []
     assert "nan" not in browser.evaluate("document.body.innerText").lower()
+
+
+def test_what_failed_stands_on_top(browser: Shown, tmp_path: Path) -> None:
+    tracks = [track(steps=60)]
+    found = report(tracks, thresholds=[*judged("mae>1", 0.1, True), *judged("max>1", None, False)])
+    found["reproduction"] = reproduction("weights")
+    found["sources"][0]["defects"] = ["/tf: cut", "/odom: zero stamps"]
+    write_page(tmp_path / "report.html", found, tracks)
+    browser.open(tmp_path / "report.html")
+    words = browser.evaluate("[...document.querySelectorAll('.verdict')].map(e => e.innerText)")
+    counts = "90 of 100 actions bit for bit, 4 differ, 6 not compared (weights)"
+    assert words == [
+        "failed: max>1: found \N{EN DASH} (act, run_0)",
+        "passed: 1 of 2 conditions do not hold: mae>1",
+        f"reproduction: differs: {counts}",
+        "defects: 2 in the recordings",
+    ]
+    bad = browser.evaluate("document.querySelectorAll('.verdict.bad').length")
+    assert bad == 3
+    changed = "[...document.querySelectorAll('td')].filter(e => e.innerText == 'other').length"
+    assert browser.evaluate(changed) == 1

@@ -246,7 +246,7 @@ def _chunks(track: Track, base: str) -> Iterator[Message]:
     steps = np.searchsorted(track.index_T, track.chunk_adopted_C).clip(0, track.steps - 1)
     for number in np.argsort(steps, kind="stable").tolist():
         time_ns = int(track.time_ns_T[steps[number]])
-        rows_HA = track.chunks_CHA[number]
+        rows_HA = track.chunks_CHA[number].astype(np.float64)
         rows_HA = rows_HA[np.isfinite(rows_HA).any(axis=1)]
         yield _message(
             f"{base}/chunk",

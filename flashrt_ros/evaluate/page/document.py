@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from flashrt_ros.evaluate.fan import Fan
-from flashrt_ros.evaluate.page import figures, tables
+from flashrt_ros.evaluate.page import conduct, figures, tables
 from flashrt_ros.evaluate.page.recording import Recording
 from flashrt_ros.evaluate.page.series import Pack, share
 from flashrt_ros.evaluate.track import Track
@@ -20,6 +20,7 @@ CHUNK_VALUES = 300_000
 MOST_RECORDINGS = 8
 """That are drawn; the others are in the tables."""
 MOST_FANS = 8
+MOST_VERDICTS = 20
 HERE = Path(__file__).parent
 
 
@@ -82,32 +83,45 @@ def write_page(
 
 
 def _head(report: Mapping[str, Any]) -> str:
-    lines = []
-    for each in report.get("thresholds") or ():
-        words = "does not hold" if each["passed"] else "holds"
-        found = f"{each['expression']} {words}, found {tables.number(each.get('value'))}"
-        lines.append(_verdict(bool(each["passed"]), found))
+    lines = _thresholds(report.get("thresholds") or ())
+    for found in conduct.reproductions(report):
+        good = found["verdict"] == "reproduced"
+        lines.append(_verdict(good, conduct.reproduction_words(found), "reproduction"))
+    errors = [source for source in report["sources"] if source.get("error")]
+    for source in errors[:MOST_VERDICTS]:
+        lines.append(_verdict(False, f"{source['name']}: {source['error']}", "not evaluated"))
     defects = sum(len(source["defects"]) for source in report["sources"])
-    lines += [_verdict(False, f"{defects} in the recordings", "defects")] if defects else []
+    lines += [_verdict(False, f"{defects:,} in the recordings", "defects")] if defects else []
     head = [("contract", str(report.get("contract") or "none"))]
     head += [("made", f"{report.get('created')} by flashrt_ros {report.get('flashrt_ros')}")]
     head += [("hash over all actions", str(report.get("digest") or ""))]
     return (
         f'<main><h1>flashrt_ros evaluate</h1>{facts(head)}<ul class="verdicts">'
-        f"{''.join(lines)}</ul>{_reproduction(report.get('reproduction'))}"
+        f"{''.join(lines)}</ul>"
+        + "".join(map(conduct.reproduction, conduct.reproductions(report)))
     )
 
 
-def _verdict(good: bool, words: str, title: str = "") -> str:
-    title = title or ("passed" if good else "failed")
+def _thresholds(judged: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Each that failed, and how many did not."""
+    lines = []
+    failed = [each for each in judged if not each["passed"]]
+    for each in failed[:MOST_VERDICTS]:
+        where = f"{each['policy']}, {each['source']}"
+        found = f"{each['expression']}: found {tables.number(each['value'])} ({where})"
+        lines.append(_verdict(False, found, "failed"))
+    if len(failed) > MOST_VERDICTS:
+        lines.append(_verdict(False, f"{len(failed) - MOST_VERDICTS:,} more", "failed"))
+    if passed := [each["expression"] for each in judged if each["passed"]]:
+        names = ", ".join(dict.fromkeys(passed))
+        words = f"{len(passed):,} of {len(judged):,} conditions do not hold: {names}"
+        lines.append(_verdict(True, words, "passed"))
+    return lines
+
+
+def _verdict(good: bool, words: str, title: str) -> str:
     kind = "good" if good else "bad"
     return f'<li class="verdict {kind}"><b>{title}</b>: {escaped(words)}</li>'
-
-
-def _reproduction(found: Any) -> str:
-    if not found:
-        return ""
-    return f"<h3>Verified reproduction</h3>{facts(tables.details(found))}"
 
 
 def _chosen(
@@ -141,7 +155,7 @@ def _recording(
     order = {track.policy: k for k, track in enumerate(group)}
     runs = sorted((r for r in runs if r["policy"] in order), key=lambda r: order[r["policy"]])
     source = next((each for each in report["sources"] if each["name"] == name), None)
-    limits = {i["name"]: i.get("limit_ms") for i in (runs[0].get("inputs") or () if runs else ())}
+    limits = {i["name"]: i.get("limit_ms") for run in runs for i in run.get("inputs") or ()}
     view = Recording(number, group, limits, pack, chunk_values)
     plots, cards = [], []
     for element, (joint, unit) in enumerate(zip(first.names, first.units, strict=True)):
@@ -169,19 +183,12 @@ def _recording(
         plots.append(lanes)
         words += ["<h3>Age of inputs</h3>", _AGES, _place(lanes, 60 + 44 * len(lanes["lanes"]))]
     if view.chunks_kept < view.chunks_given:
-        words.append(
-            f'<p class="note">{view.chunks_kept:,} of {view.chunks_given:,} chunks are in the'
-            " page.</p>"
-        )
+        kept = f"{view.chunks_kept:,} of {view.chunks_given:,} chunks are in the page."
+        words.append(f'<p class="note">{kept}</p>')
     words.append("</section>")
     if lanes:
-        words += [tables.inputs(runs) if runs else "", tables.stale_spans(first, limits)]
-    for title, key in (("Joins of chunks", "splice"), ("Gripper", "gripper")):
-        lines = [(r["policy"], tables.details(r[key])) for r in runs if r.get(key)]
-        if lines:
-            head = ["policy", *(name for name, _ in lines[0][1])]
-            rows = [[policy, *(value for _, value in pairs)] for policy, pairs in lines]
-            words.append(f"<h3>{title}</h3>{table([head, *rows])}")
+        words += [tables.inputs(runs) if runs else "", tables.stale_spans(first)]
+    words += [conduct.splices(runs), conduct.grippers(runs)]
     words += ["<h3>Episodes</h3>", tables.episodes(group), tables.faults(group)]
     remarks = [f"{track.policy}: {remark}" for track in group for remark in track.remarks]
     words.append(tables.listed("Remarks", remarks))
@@ -191,7 +198,7 @@ def _recording(
 _BANDS = '<p class="note">Grey bands: no step was made. Dotted lines: a new episode.</p>'
 _AGES = (
     '<p class="legend ages"><span><i style="background:#e6f0fa"></i>fresh</span>'
-    '<span><i style="background:#2f6fb0"></i>near its limit</span>'
+    '<span><i style="background:#2f6fb0"></i>oldest that was taken</span>'
     '<span><i style="background:#d55e00"></i>stale</span>'
     '<span><i style="background:#333"></i>no message yet</span></p>'
 )

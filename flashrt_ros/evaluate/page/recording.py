@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from flashrt_ros.evaluate.page.series import Pack, bins, packed, spans
+from flashrt_ros.evaluate.page.series import Pack, bins, packed, spans, stale
 from flashrt_ros.evaluate.track import Track
 from flashrt_ros.page import COLORS, escaped
 
@@ -119,16 +119,19 @@ class Recording:
         lanes = []
         for name, ages_T in reversed(track.ages_ms.items()):  # drawn from below
             limit_ms = self.limits_ms.get(name)
-            most_ms = float(np.nanmax(ages_T, initial=0.0))
-            words = "no limit" if limit_ms is None else f"limit {limit_ms:g} ms"
+            stale_T = stale(track, name)
+            fresh_ms = float(np.nanmax(ages_T, initial=0.0, where=~stale_T))
+            scale_ms = limit_ms or fresh_ms or 1.0
+            words = f"limit {scale_ms:g} ms" if limit_ms else f"up to {scale_ms:,.0f} ms"
+            # Of a span its worst: an age or, where a message is missing, NaN; stale ones negative.
+            oldest = np.maximum.reduceat(ages_T, starts)
+            is_stale = np.maximum.reduceat(stale_T, starts)
             lanes.append(
                 {
                     "name": escaped(name),
                     "title": f"{escaped(name)}, {words}",
-                    "limit_ms": limit_ms,
-                    "scale_ms": limit_ms or most_ms or 1.0,
-                    # Of a span its worst: an age or, where a message is missing, NaN.
-                    "ages": packed(np.maximum.reduceat(ages_T, starts)),
+                    "scale_ms": scale_ms,
+                    "ages": packed(np.where(is_stale, -oldest, oldest)),
                 }
             )
         self.pack.given += sum(len(ages_T) for ages_T in track.ages_ms.values())
@@ -204,7 +207,7 @@ class Recording:
         every = -(-c * h * a * len(self.tracks) // max(1, self.chunk_values))
         kept = np.arange(0, c, every)
         if element == 0:
-            self.chunks_given += c
+            self.chunks_given += max(c, track.chunks)
             self.chunks_kept += len(kept)
         self.has_chunks = True
         starts = np.searchsorted(track.index_T, track.chunk_start_C[kept])

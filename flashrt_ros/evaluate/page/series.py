@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from flashrt_ros.evaluate.track import Track
+
 LEAST_POINTS = 300
 """Of a series, however many there are."""
 
@@ -61,6 +63,17 @@ def spans(mask_T: np.ndarray) -> list[tuple[int, int]]:
     """Returns the first and the last index of each run of true values."""
     edges = np.flatnonzero(np.diff(np.concatenate([[0], mask_T.astype(np.int8), [0]])))
     return [(int(a), int(b) - 1) for a, b in zip(edges[::2], edges[1::2], strict=True)]
+
+
+def stale(track: Track, name: str) -> np.ndarray:
+    """Returns at which steps an input was too old: no step was made because of it.
+
+    Returns:
+        (T,) bool; False where it had no message.
+    """
+    reasons = {reason: f"{name}: " in reason for reason in set(track.fault_T)}
+    at_fault_T = np.fromiter(map(reasons.__getitem__, track.fault_T), np.bool_, track.steps)
+    return at_fault_T & np.isfinite(track.ages_ms[name])
 
 
 def packed(values: np.ndarray, dtype: str = "<f4") -> str:

@@ -11,13 +11,15 @@ from typing import Any
 import numpy as np
 
 from flashrt_ros.evaluate.fan import Fan
-from flashrt_ros.evaluate.page.series import spans
+from flashrt_ros.evaluate.page.series import spans, stale
 from flashrt_ros.evaluate.track import Track
 from flashrt_ros.page import escaped, table
 
 Run = Mapping[str, Any]
 MOST_ROWS = 100
 """Of tables that grow with the recording."""
+TINY = 1e-12
+"""What is left of a difference of equal numbers."""
 MINUS = "\N{MINUS SIGN}"
 
 
@@ -26,6 +28,8 @@ def number(value: Any, unit: str = "") -> str:
     if value is None or (isinstance(value, float) and not np.isfinite(value)):
         return "\N{EN DASH}"
     words = f"{value:,}" if isinstance(value, int) else f"{value:.4g}"
+    if not isinstance(value, int) and abs(value) < TINY:
+        words = "0"
     return f"{words.replace('-', MINUS)}{' ' + unit if unit else ''}"
 
 
@@ -123,24 +127,20 @@ def inputs(of_source: Sequence[Run]) -> str:
     return table(_filled(lines)) if len(lines) > 1 else ""
 
 
-def stale_spans(track: Track, limits_ms: Mapping[str, float | None]) -> str:
+def stale_spans(track: Track) -> str:
     """Returns when inputs were stale or missing, the longest spans first to be kept."""
     found: list[tuple[int, int, str, float]] = []
     for name, ages_T in track.ages_ms.items():
-        limit_ms = limits_ms.get(name)
-        missing_T = np.isnan(ages_T)
-        found += [(a, b, f"{name}: no message", np.nan) for a, b in spans(missing_T)]
-        if limit_ms is not None:
-            with np.errstate(invalid="ignore"):
-                stale_T = ages_T > limit_ms
-            found += [(a, b, f"{name}: stale", ages_T[a : b + 1].max()) for a, b in spans(stale_T)]
+        found += [(a, b, f"{name}: no message", np.nan) for a, b in spans(np.isnan(ages_T))]
+        for a, b in spans(stale(track, name)):
+            found.append((a, b, f"{name}: stale", float(ages_T[a : b + 1].max())))
     if not found:
         return "<p>No input was stale or missing at any step.</p>"
     kept = sorted(sorted(found, key=lambda span: span[0] - span[1])[:MOST_ROWS])
     lines = [["from (s)", "to (s)", "oldest (ms)", "input"]]
     for a, b, words, worst in kept:
         ends = [_seconds(track, index) for index in (a, b)]
-        lines.append([*ends, number(float(worst)), words])
+        lines.append([*ends, number(worst), words])
     return table(lines) + _rest(found, "shorter spans")
 
 

@@ -169,12 +169,13 @@ class Lanes {
       const end = Math.min(begin + width, last);
       x.push(this.edges[begin] * this.tick);
       this.ages.forEach((ages, lane) => {
-        let worst = 0;
+        let worst = 0, stale = false;
         for (let i = begin; i < end; i++) {
-          worst = Number.isNaN(ages[i]) || Number.isNaN(worst) ? NaN : Math.max(worst, ages[i]);
+          stale = stale || ages[i] < 0;  // the sign says so
+          worst = Math.max(worst, Math.abs(ages[i]));  // NaN wins
         }
-        const {name, limit_ms, scale_ms} = this.spec.lanes[lane];
-        const missing = Number.isNaN(worst), stale = limit_ms !== null && worst > limit_ms;
+        const {name, scale_ms} = this.spec.lanes[lane];
+        const missing = Number.isNaN(worst);
         rows[lane].push(missing ? NO_MESSAGE : stale ? STALE : Math.min(FRESH, worst / scale_ms));
         const words = missing ? "no message yet" : `${worst.toPrecision(4)} ms old`;
         texts[lane].push(`${name}: ${words}${stale ? ", stale" : ""}`);
