@@ -8,76 +8,91 @@ that a target not reached is told from an episode that was not carried through.
 from __future__ import annotations
 
 import itertools
-from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from py_trees.common import Status
+from tree_rig import FakeNode, FakePolicy, RefusalError
 
-from flashrt_ros.demo.behaviour import CallService, Until, Wait
+from flashrt_ros.demo.behaviour import Until, Wait
 from flashrt_ros.demo.experiment import Ending, Experiment
 from flashrt_ros.demo.report import Report, quantiles
 from flashrt_ros.demo.task import HOME_RAD
-from flashrt_ros.demo.tree import Builder, Way
-from flashrt_ros.demo.trial import Judge, draw_trials
+from flashrt_ros.demo.tree import Builder
+from flashrt_ros.demo.trial import Judge, Way, draw_trials
+from flashrt_ros.errors import ErrorCode
+from flashrt_ros.trees.link import PolicyLink, _links
 
-UNSAFE_START = 14
+UNSAFE_START, NO_MEMORY = 14, 10
 
 
-class FakeCall:
-    def __init__(self, response: Any) -> None:
-        self.response, self.forgotten = response, False
+@pytest.fixture(autouse=True)
+def _forget_links() -> Iterator[None]:
+    yield
+    left = [key for key, link in _links.items() if link._users > 1]
+    _links.clear()
+    assert left == [], "a tree was not shut down"
 
-    def forget(self) -> None:
-        self.forgotten = True
+
+class FakeServer(FakePolicy):
+    """Remembers what was last shown, as a policy would."""
+
+    def _home(self, request: Any, response: Any) -> None:
+        pass
+
+    def _snapshot(self, request: Any, response: Any) -> None:
+        super()._snapshot(request, response)
+        response.capsule.size_bytes = 768
 
 
 class FakeStage:
-    """Remembers what was last shown, as a policy would, and answers at once."""
+    """A stage whose services answer while it sleeps."""
 
     def __init__(self) -> None:
-        self.now_s = 0.0
-        self.log: list[str] = []
-        self.requests: list[tuple[str, Mapping[str, object]]] = []
-        self.answers: dict[str, Callable[[], Any]] = {}
-        self.latency_ms: dict[str, list[float]] = defaultdict(list)
+        self.node = FakeNode()
+        self.server = self.node.server = FakeServer()
         self.path: list[tuple[float, ...]] = []
         self.commands: list[tuple[float, ...]] = []
         self.pictures: list[str] = []
-        self.memory: Any = None
-        self.capsules: dict[str, Any] = {}
         self.judge: Judge | None = None
+        self.links = [PolicyLink.shared(self.node, name) for name in ("policy", "arm")]
+        for link in self.links:
+            link.clock = self.clock
+
+    @property
+    def log(self) -> list[str]:
+        return self.server.verbs
+
+    def refuse(self, verb: str, code: int, words: str, times: int = 1_000_000) -> None:
+        left = [times]
+
+        def handler(request: Any) -> None:
+            left[0] -= 1
+            if left[0] >= 0:
+                self.server.log.append((verb, request))
+                raise RefusalError(ErrorCode(code), words)
+
+        self.server.refuse[verb] = handler
 
     def clock(self) -> float:
-        return self.now_s
+        return self.node.now_s
 
     def sleep(self, duration_s: float) -> None:
-        self.now_s += duration_s
+        self.node.spin()
+        self.node.now_s += duration_s
 
-    def begin(self, verb: str, fields: Mapping[str, object]) -> FakeCall:
-        self.log.append(verb)
-        self.requests.append((verb, fields))
-        self.latency_ms[verb].append(1.0)
-        if verb in self.answers:
-            return FakeCall(self.answers[verb]())
-        if verb == "reset_episode":
-            self.memory = None
-        if verb == "snapshot":
-            self.capsules[str(fields["name"])] = self.memory
-        if verb == "fork":
-            self.capsules.update(dict.fromkeys(fields["names"], self.memory))  # type: ignore
-        if verb == "restore":
-            self.memory = self.capsules[str(fields["name"])]
-        return FakeCall(answer(capsule=SimpleNamespace(size_bytes=768)))
+    def latency_ms(self) -> dict[str, list[float]]:
+        times = {verb: t for link in self.links for verb, t in link.times.items()}
+        return {verb: list(found.took_ms) for verb, found in times.items()}
 
     def show_cue(self, point_m: Any, duration_s: float) -> None:
-        self.log.append("cue")
-        self.memory = tuple(point_m)
+        self.server.log.append(("cue", None))
+        self.server.live = (self.server.live[0], tuple(point_m))  # type: ignore[assignment]
 
     def bump(self, torque_nm: tuple[float, float], duration_s: float) -> None:
-        self.log.append("bump")
+        self.server.log.append(("bump", None))
 
     def look_for_home(self) -> None:
         pass
@@ -87,18 +102,14 @@ class FakeStage:
 
     def watch(self, judge: Judge) -> None:
         self.judge, self.path = judge, [tuple(HOME_RAD)]
-        self.commands = [(0.1 * len(self.requests), 0.0)]
+        self.commands = [(0.1 * len(self.server.log), 0.0)]
 
     def content(self) -> bool:
         assert self.judge is not None
-        return self.memory == tuple(self.judge.target_m)
+        return self.server.live[1] == tuple(self.judge.target_m)
 
     def show_tree(self, text: str) -> None:
         self.pictures.append(text)
-
-
-def answer(success: bool = True, code: int = 0, message: str = "done", **fields: Any) -> Any:
-    return SimpleNamespace(success=success, error_code=code, message=message, **fields)
 
 
 def run(stage: FakeStage, episodes: int = 2) -> Report:
@@ -133,25 +144,20 @@ def test_order_of_services(way: Way, after: list[str]) -> None:
 
 def test_the_true_cue_is_over_before_the_snapshot_and_the_episode_is_short() -> None:
     stage = FakeStage()
-    seen = {}
-
-    def snapshot() -> Any:
-        seen["at"] = stage.now_s
-        return answer(capsule=SimpleNamespace(size_bytes=1))
-
-    stage.answers["snapshot"] = snapshot
+    begin_s, seen = stage.clock(), {}
+    stage.server.refuse["snapshot"] = lambda request: seen.update(at=stage.clock() - begin_s)
     root = Builder(stage).episode(draw_trials(0, 1)[0], Way.AS_IT_IS, "seen")
     Experiment(stage, sleep=stage.sleep).tick_through(root)
     assert seen["at"] >= 0.5
-    assert stage.now_s < 4.0
+    assert stage.clock() - begin_s < 4.0
 
 
 def test_a_refused_snapshot_is_a_fault_with_the_services_words() -> None:
     stage = FakeStage()
-    stage.answers["snapshot"] = lambda: answer(False, 10, "no room for 768 bytes")
+    stage.refuse("snapshot", NO_MEMORY, "no room for 768 bytes")
     report = run(stage, 1)
     assert len(report.faults) == 3
-    assert "snapshot: error 10: no room for 768 bytes" in report.faults[0]
+    assert "snapshot: NO_MEMORY: no room for 768 bytes" in report.faults[0]
     assert not any(outcome.reached for outcome in report.outcomes)
     assert "fault: " in report.table()
 
@@ -166,8 +172,7 @@ def test_a_target_that_is_not_reached_is_no_fault() -> None:
 
 def test_an_unsafe_start_leads_to_a_retreat_and_a_second_try() -> None:
     stage = FakeStage()
-    answers = iter([answer(False, UNSAFE_START, "0.4 rad away"), answer()])
-    stage.answers["resume"] = lambda: next(answers, answer())
+    stage.refuse("resume", UNSAFE_START, "0.4 rad away", times=1)
     root = Builder(stage).episode(draw_trials(0, 1)[0], Way.RESTORE, "seen")
     assert Experiment(stage, sleep=stage.sleep).tick_through(root) == Ending()
     assert stage.log[:6] == ["pause", "home", "reset_episode", "resume", "home", "resume"]
@@ -176,10 +181,10 @@ def test_an_unsafe_start_leads_to_a_retreat_and_a_second_try() -> None:
 
 def test_a_start_that_stays_unsafe_counts_as_not_reached_and_is_said() -> None:
     stage = FakeStage()
-    stage.answers["resume"] = lambda: answer(False, UNSAFE_START, "0.4 rad away")
+    stage.refuse("resume", UNSAFE_START, "0.4 rad away")
     report = run(stage, 1)
     assert [outcome.reached for outcome in report.outcomes] == [False] * 3
-    assert "resume: error 14: 0.4 rad away" in report.outcomes[0].refused
+    assert "resume: UNSAFE_START: 0.4 rad away" in report.outcomes[0].refused
     assert "(1 refused as an unsafe start)" in report.table()
     assert [branch.reached for branch in report.branches] == [False, False]
 
@@ -187,10 +192,9 @@ def test_a_start_that_stays_unsafe_counts_as_not_reached_and_is_said() -> None:
 def test_fork_restores_each_branch_with_a_seed_of_its_own() -> None:
     stage = FakeStage()
     run(stage, 1)
-    fields = next(fields for verb, fields in stage.requests if verb == "fork")
-    assert len(set(fields["seeds"])) == 2  # type: ignore[arg-type]
-    restored = [fields["name"] for verb, fields in stage.requests if verb == "restore"]
-    assert restored[-2:] == fields["names"]
+    (fork,) = stage.server.requests("fork")
+    assert len(set(fork.seeds)) == 2
+    assert [request.name for request in stage.server.requests("restore")][-2:] == fork.names
 
 
 def test_the_tree_is_shown_at_each_change_and_no_more() -> None:
@@ -212,52 +216,16 @@ def test_a_dead_process_ends_the_run_and_halts_the_tree() -> None:
         Experiment(stage, 0, lambda line: None, alive, stage.sleep).run(1)
 
 
-def test_a_call_that_is_not_answered_fails_and_is_forgotten() -> None:
-    stage, calls = FakeStage(), []
-
-    class Silent:
-        def begin(self, verb: str, fields: Mapping[str, object]) -> FakeCall:
-            calls.append(FakeCall(None))
-            return calls[-1]
-
-    call = CallService("restore", Silent(), clock=stage.clock, timeout_s=1.0)
-    call.tick_once()
-    assert call.status is Status.RUNNING
-    stage.now_s = 1.1
-    call.tick_once()
-    assert call.status is Status.FAILURE
-    assert call.feedback_message == "restore: no answer within 1.0 s"
-    assert calls[0].forgotten
-
-
-def test_an_interrupted_call_is_forgotten() -> None:
-    stage, call_made = FakeStage(), FakeCall(None)
-    services = SimpleNamespace(begin=lambda verb, fields: call_made)
-    call = CallService("restore", services, clock=stage.clock)
-    call.tick_once()
-    call.stop(Status.INVALID)
-    assert call_made.forgotten
-
-
-def test_fields_may_be_made_when_the_call_is_sent() -> None:
-    stage = FakeStage()
-    call = CallService("pause", stage, lambda: {"request_id": str(stage.now_s)}, clock=stage.clock)
-    stage.now_s = 7.0
-    call.tick_once()
-    assert stage.requests == [("pause", {"request_id": "7.0"})]
-    assert call.status is Status.SUCCESS
-
-
 def test_wait_and_until_keep_to_the_clock() -> None:
-    stage = FakeStage()
-    wait = Wait("wait", 0.5, stage.clock)
-    until = Until("until", lambda: False, 0.5, stage.clock)
+    clock = SimpleNamespace(now_s=0.0)
+    wait = Wait("wait", 0.5, lambda: clock.now_s)
+    until = Until("until", lambda: False, 0.5, lambda: clock.now_s)
     for now_s, (waiting, asking) in {
         0.0: (Status.RUNNING, Status.RUNNING),
         0.4: (Status.RUNNING, Status.RUNNING),
         0.5: (Status.SUCCESS, Status.FAILURE),
     }.items():
-        stage.now_s = now_s
+        clock.now_s = now_s
         wait.tick_once()
         until.tick_once()
         assert (wait.status, until.status) == (waiting, asking)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import rclpy
@@ -17,27 +16,19 @@ from rclpy.node import Node
 from rclpy.qos import DurabilityPolicy, QoSProfile
 from sensor_msgs.msg import JointState
 from std_msgs.msg import String
-from std_srvs.srv import Trigger
 
 from flashrt_ros.demo.arm import JOINTS
+from flashrt_ros.demo.behaviour import ARM, Home
 from flashrt_ros.demo.task import HOME_RAD, Array
 from flashrt_ros.demo.trial import Judge
 from flashrt_ros.errors import DeadlineError
 from flashrt_ros.msg import PolicyStatus
-from flashrt_ros.srv import Command, Fork, ResetEpisode, Restore, Snapshot
+from flashrt_ros.trees import PolicyLink
 
-POLICY, ARM = "policy", "arm"
-"""Names of the two nodes."""
-VERBS: dict[str, tuple[str, Any]] = {
-    "snapshot": (POLICY, Snapshot),
-    "restore": (POLICY, Restore),
-    "fork": (POLICY, Fork),
-    "reset_episode": (POLICY, ResetEpisode),
-    "pause": (POLICY, Command),
-    "resume": (POLICY, Command),
-    "home": (ARM, Trigger),
-}
-"""Verb to its node and type."""
+POLICY = "policy"
+"""Name of the policy's node."""
+VERBS = ("snapshot", "restore", "fork", "reset_episode", "pause", "resume")
+"""Services of the policy that the trees call."""
 ASK_S = 0.7
 """How often a policy that is not active yet is asked for its lifecycle state."""
 NOT_READY = (PolicyStatus.UNCONFIGURED, PolicyStatus.INACTIVE, PolicyStatus.WAITING)
@@ -48,27 +39,13 @@ AT_HOME_RAD, AT_REST_RAD_S = 0.02, 0.1
 """Wider than the arm's own idea of it by more than the noise of its measurements."""
 
 
-class PendingCall:
-    """A service call under way; ``response`` is set by the executor's thread."""
-
-    def __init__(self, drop: Callable[[], None]) -> None:
-        """Args: drop: lets the client forget the request."""
-        self.response: Any = None
-        self.latency_ms = float("nan")
-        self._drop = drop
-
-    def forget(self) -> None:
-        """Nobody waits any longer."""
-        self._drop()
-
-
 class Client(Node):
     """Node ``experiment``; a ``Stage`` for the trees.
 
     Callbacks run in the thread of ``spinning``; all else is called by the thread that ticks.
 
     Attributes:
-        latency_ms: Time from sending to the answer, by verb, at the client.
+        node: Itself.
         path: Measured joint positions since ``watch``.
         commands: Commands seen since ``watch``.
     """
@@ -87,13 +64,12 @@ class Client(Node):
         self._ready = self._arm_reports = False
         self._home_states = self._unconfigured = 0
         self._lifecycle = self.create_client(GetState, f"{POLICY}/get_state")
-        self._callers = {
-            verb: self.create_client(kind, f"{node}/{verb}")
-            for verb, (node, kind) in VERBS.items()
-        }
-        self.latency_ms: dict[str, list[float]] = defaultdict(list)
-        self._serial = 0
-        self._run = f"{time.time_ns():x}"
+        self.node = self
+        # For the whole run: each tree would have to be discovered anew by the services.
+        self._links = [PolicyLink.shared(self, name) for name in (POLICY, ARM)]
+        for verb in VERBS:
+            self._links[0].use(verb)
+        self._links[1].use(Home.verb, Home.kind)
         self._watcher: Judge | None = None
         self._content = False
         self.path: list[tuple[float, ...]] = []
@@ -127,11 +103,7 @@ class Client(Node):
             time.sleep(0.05)
 
     def _missing(self) -> list[str]:
-        found = [
-            f"service {client.srv_name}"
-            for client in self._callers.values()
-            if not client.service_is_ready()
-        ]
+        found = [f"service {name}" for link in self._links for name in link.absent()]
         if not self._ready:
             found.append("active policy that hears the arm")
         if not self._arm_reports:
@@ -142,26 +114,17 @@ class Client(Node):
         """Seconds on a steady clock."""
         return time.monotonic()
 
-    def begin(self, verb: str, fields: Mapping[str, object]) -> PendingCall:
-        """Sends a request, with an id of its own where the service takes one."""
-        client = self._callers[verb]
-        request = VERBS[verb][1].Request()
-        for name, value in fields.items():
-            setattr(request, name, value)
-        if hasattr(request, "request_id"):
-            self._serial += 1
-            request.request_id = f"{self._run}-{self._serial}"
-        started_s = time.perf_counter()
-        future = client.call_async(request)
-        call = PendingCall(lambda: client.remove_pending_request(future))
+    def latency_ms(self) -> dict[str, list[float]]:
+        """See ``Theatre``."""
+        return {
+            verb: list(times.took_ms) for link in self._links for verb, times in link.times.items()
+        }
 
-        def answered(done: Any) -> None:
-            call.latency_ms = (time.perf_counter() - started_s) * 1e3
-            self.latency_ms[verb].append(call.latency_ms)
-            call.response = done.result()
-
-        future.add_done_callback(answered)
-        return call
+    def destroy_node(self) -> None:
+        """Releases the services first."""
+        for link in self._links:
+            link.release()
+        super().destroy_node()
 
     def show_cue(self, point_m: Array, duration_s: float) -> None:
         """See ``Stage``."""

@@ -5,9 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
+import py_trees
 from py_trees.behaviour import Behaviour
 from py_trees.common import Status
 from py_trees.display import ascii_tree
@@ -15,9 +16,10 @@ from py_trees.display import ascii_tree
 from flashrt_ros.demo.arm import tip_of
 from flashrt_ros.demo.report import Branch, Outcome, Report
 from flashrt_ros.demo.task import Array
-from flashrt_ros.demo.tree import REACH, Builder, Stage, Way
-from flashrt_ros.demo.trial import Trial, draw_trials
+from flashrt_ros.demo.tree import REACH, Builder, Stage
+from flashrt_ros.demo.trial import Trial, Way, draw_trials
 from flashrt_ros.errors import ErrorCode
+from flashrt_ros.trees import Snapshot
 
 TICK_S = 0.02
 
@@ -27,7 +29,9 @@ class Theatre(Stage, Protocol):
 
     path: list[tuple[float, ...]]
     commands: list[tuple[float, ...]]
-    latency_ms: dict[str, list[float]]
+
+    def latency_ms(self) -> dict[str, list[float]]:
+        """Times of each verb, measured at the client."""
 
     def show_tree(self, text: str) -> None:
         """Publishes a picture of the tree."""
@@ -68,8 +72,8 @@ class Experiment:
             sleep: Waits for so many seconds.
         """
         self.stage, self.say, self.alive, self.sleep = stage, say, alive, sleep
-        self.report = Report(seed, latency_ms=stage.latency_ms)
-        self.builder = Builder(stage, self._noticed)
+        self.report = Report(seed)
+        self.builder = Builder(stage)
 
     def run(self, episodes: int) -> Report:
         """Runs everything.
@@ -83,6 +87,7 @@ class Experiment:
             for way in Way:
                 self.report.outcomes.append(self._episode(index, trial, way))
         self._fork(trials[-1])
+        self.report.latency_ms = self.stage.latency_ms()
         return self.report
 
     def tick_through(self, root: Behaviour) -> Ending:
@@ -91,7 +96,7 @@ class Experiment:
         Returns:
             How it ended, besides reaching the target or not.
         """
-        root.setup_with_descendants()
+        py_trees.trees.setup(root, node=self.stage.node)
         picture: list[Status] = []
         next_s = self.stage.clock()
         try:
@@ -111,6 +116,8 @@ class Experiment:
         finally:
             if root.status is Status.RUNNING:
                 root.stop(Status.INVALID)
+            for behaviour in root.iterate():
+                behaviour.shutdown()
         leaf = root.tip()
         if root.status is Status.SUCCESS or leaf is None or leaf.name == REACH:
             return Ending()
@@ -123,6 +130,9 @@ class Experiment:
         name = f"seen-{index}-{way.name.lower()}"
         root = self.builder.episode(trial, way, name)
         ending = self.tick_through(root)
+        for node in root.iterate():
+            if isinstance(node, Snapshot) and node.status is Status.SUCCESS:
+                self.report.capsule_bytes = int(node.response.capsule.size_bytes)
         outcome = Outcome(
             way.value,
             index,
@@ -163,7 +173,3 @@ class Experiment:
 
     def _tips_m(self) -> Array:
         return tip_of(np.asarray(self.stage.path, dtype=np.float64).reshape(-1, 2))
-
-    def _noticed(self, verb: str, response: Any) -> None:
-        if verb == "snapshot":
-            self.report.capsule_bytes = int(response.capsule.size_bytes)

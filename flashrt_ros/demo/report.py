@@ -7,8 +7,7 @@ from dataclasses import asdict, dataclass, field
 
 import numpy as np
 
-from flashrt_ros.demo.tree import Way
-from flashrt_ros.demo.trial import wilson
+from flashrt_ros.demo.trial import Way, wilson
 
 
 @dataclass(frozen=True)

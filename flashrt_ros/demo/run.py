@@ -16,6 +16,7 @@ from types import FrameType
 
 from flashrt_ros.demo.report import Report
 from flashrt_ros.demo.share import shared
+from flashrt_ros.demo.trial import Way
 from flashrt_ros.errors import DeadlineError, InvalidArgumentError
 from flashrt_ros.process import Process, free_domain, node_command, set_environment
 
@@ -89,7 +90,6 @@ def _play(arguments: argparse.Namespace, log_directory: Path, bag: Path | None) 
     from flashrt_ros.demo.client import Client, Spinner
     from flashrt_ros.demo.experiment import Experiment
     from flashrt_ros.demo.record import Recorder
-    from flashrt_ros.demo.tree import Way
 
     domain = os.environ.get("ROS_DOMAIN_ID", "0")
     commands = {} if arguments.attach else _commands(arguments)

@@ -74,14 +74,18 @@ class Questioner:
         return False
 
     def _begin(self, seed: int) -> None:
+        import py_trees
         from py_trees.common import Status
 
         from flashrt_ros.demo.tree import Builder
 
         fresh = Builder(self._client).fresh(seed)
+        py_trees.trees.setup(fresh, node=self._client)
         while fresh.status in (Status.INVALID, Status.RUNNING):
             fresh.tick_once()
             time.sleep(TICK_S)
+        for behaviour in fresh.iterate():
+            behaviour.shutdown()
         if fresh.status is not Status.SUCCESS:
             words = [node.feedback_message for node in fresh.iterate() if node.feedback_message]
             raise DeadlineError(f"a new episode did not begin: {'; '.join(words)}")

@@ -10,16 +10,15 @@ resume, reach                             only the restored policy should reach 
 
 from __future__ import annotations
 
-import enum
-from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from py_trees.behaviour import Behaviour
 from py_trees.composites import Selector, Sequence
 
-from flashrt_ros.demo.behaviour import CallService, Do, Services, Until, Wait
+from flashrt_ros.demo.behaviour import Do, Home, Until, Wait
 from flashrt_ros.demo.task import CUE_S, Array
-from flashrt_ros.demo.trial import BUMP_S, TIME_LIMIT_S, Judge, Trial
+from flashrt_ros.demo.trial import BUMP_S, TIME_LIMIT_S, Judge, Trial, Way
+from flashrt_ros.trees import Fork, Pause, ResetEpisode, Restore, Resume, Snapshot
 
 SETTLE_S = 0.06
 """After a cue: the contract calls one present until its last message is this old."""
@@ -29,19 +28,14 @@ REACH = "reach"
 """Name of the behaviour that fails if the target was not reached."""
 
 
-class Way(enum.Enum):
-    """How an episode goes on after the retreat; the value is the word in tables."""
+class Stage(Protocol):
+    """What an episode plays on: what the passer-by does, and who sees the arm.
 
-    RESTORE = "restore"
-    """The capsule taken when the true cue had been seen becomes the live state."""
-    RESET = "reset"
-    """A plain reset: the memory is lost."""
-    AS_IT_IS = "as it is"
-    """Nothing: the memory is spoilt by the false cue."""
+    Attributes:
+        node: ROS node through which the trees call services.
+    """
 
-
-class Stage(Services, Protocol):
-    """What an episode plays on: services, and what the passer-by does."""
+    node: Any
 
     def clock(self) -> float:
         """Seconds on a steady clock."""
@@ -68,31 +62,9 @@ class Stage(Services, Protocol):
 class Builder:
     """Makes the trees of one stage."""
 
-    def __init__(self, stage: Stage, noticed: Callable[[str, Any], None] | None = None) -> None:
-        """Prepares to build.
-
-        Args:
-            stage: Where the episodes play.
-            noticed: Given verb and answer of each successful call.
-        """
+    def __init__(self, stage: Stage) -> None:
+        """Args: stage: where the episodes play."""
         self.stage = stage
-        self.noticed = noticed or (lambda verb, response: None)
-
-    def call(
-        self,
-        verb: str,
-        fields: Mapping[str, object] | Callable[[], Mapping[str, object]] = {},  # noqa: B006
-        name: str = "",
-    ) -> CallService:
-        """A service call."""
-        return CallService(
-            verb,
-            self.stage,
-            fields,
-            clock=self.stage.clock,
-            then=lambda response: self.noticed(verb, response),
-            name=name,
-        )
 
     def wait(self, name: str, duration_s: float) -> Wait:
         """A wait."""
@@ -100,27 +72,25 @@ class Builder:
 
     def retreat(self) -> Behaviour:
         """Policy on hold, arm home."""
-        return _sequence("retreat", [self.call("pause"), self.home()])
+        return _sequence("retreat", [Pause(), self.home()])
 
     def home(self) -> Behaviour:
         """Sends the arm home and waits until it is there."""
         stage = self.stage
         there = Until("at home", stage.at_home, HOME_S, stage.clock, begin=stage.look_for_home)
-        return _sequence("way home", [self.call("home"), there])
+        return _sequence("way home", [Home(), there])
 
     def resume(self) -> Behaviour:
         """Goes on; where the start is refused as unsafe, retreats nearer and asks once more."""
-        again = _sequence("nearer", [self.home(), self.call("resume", name="resume again")])
+        again = _sequence("nearer", [self.home(), Resume("resume again")])
         selector = Selector("go on", memory=True)
-        selector.add_children([self.call("resume"), again])
+        selector.add_children([Resume(), again])
         return selector
 
     def fresh(self, seed: int) -> Behaviour:
         """A new episode with the arm at home."""
-        reset = {"set_seed": True, "seed": seed, "hold": True}
-        return _sequence(
-            "begin", [self.retreat(), self.call("reset_episode", reset), self.resume()]
-        )
+        reset = ResetEpisode(seed=seed, hold=True)
+        return _sequence("begin", [self.retreat(), reset, self.resume()])
 
     def see_cue(self, trial: Trial) -> Behaviour:
         """The true target is shown, and seen."""
@@ -166,8 +136,8 @@ class Builder:
             capsule: Name for the capsule.
         """
         ways: dict[Way, list[Behaviour]] = {
-            Way.RESTORE: [self.call("restore", {"name": capsule})],
-            Way.RESET: [self.call("reset_episode", {"hold": True}, name="reset plainly")],
+            Way.RESTORE: [Restore(capsule=capsule)],
+            Way.RESET: [ResetEpisode("reset plainly", hold=True)],
             Way.AS_IT_IS: [],
         }
         return _sequence(
@@ -175,7 +145,7 @@ class Builder:
             [
                 self.fresh(trial.seed),
                 self.see_cue(trial),
-                self.call("snapshot", {"name": capsule, "replace": True}),
+                Snapshot(capsule=capsule, replace=True),
                 self.disturb(trial),
                 self.retreat(),
                 *ways[way],
@@ -197,8 +167,8 @@ class Builder:
             [
                 self.fresh(trial.seed),
                 self.see_cue(trial),
-                self.call("pause"),
-                self.call("fork", {"names": names, "seeds": seeds}),
+                Pause(),
+                Fork(branches=names, seeds=seeds),
             ],
         )
 
@@ -208,7 +178,7 @@ class Builder:
             name,
             [
                 self.retreat(),
-                self.call("restore", {"name": name}),
+                Restore(capsule=name),
                 self.resume(),
                 self.reach(trial),
             ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -17,6 +18,17 @@ DWELL_S = 0.2
 TIME_LIMIT_S = 1.6
 """From the moment when the policy may move the arm; the expert needs 0.6 s."""
 BUMP_S = 0.1
+
+
+class Way(enum.Enum):
+    """How an episode goes on after the retreat; the value is the word in tables."""
+
+    RESTORE = "restore"
+    """The capsule taken when the true cue had been seen becomes the live state."""
+    RESET = "reset"
+    """A plain reset: the memory is lost."""
+    AS_IT_IS = "as it is"
+    """Nothing: the memory is spoilt by the false cue."""
 
 
 @dataclass(frozen=True)
