@@ -116,6 +116,23 @@ def measured_pose(measured: npt.ArrayLike) -> tuple[Values, str]:
     return PoseForm("quaternion", POSE).pose(values)
 
 
+@dataclass(frozen=True)
+class GateStanding:
+    """What a gate knows, for another that is to go on from there.
+
+    Attributes:
+        armed: The next action is a first one.
+        origin: Measured positions from which it leads up to actions; None: it does not.
+        led_s: For how long it has led.
+        last_ns: When it led last; the clock of ``StartGate.admit``.
+    """
+
+    armed: bool = True
+    origin: tuple[float, ...] | None = None
+    led_s: float = 0.0
+    last_ns: int = 0
+
+
 class StartGate:
     """Holds back first commands that lie too far away, or leads up to them.
 
@@ -135,6 +152,18 @@ class StartGate:
     def armed(self) -> bool:
         """Whether the next action counts as a first one."""
         return self._armed
+
+    @property
+    def standing(self) -> GateStanding:
+        """What it knows; ``go_on`` of another gate takes it."""
+        origin = None if self._from is None else tuple(self._from.tolist())
+        return GateStanding(self._armed, origin, self._led_s, self._last_ns)
+
+    def go_on(self, standing: GateStanding) -> None:
+        """Goes on as the gate that stood so."""
+        self._armed = standing.armed
+        self._from = None if standing.origin is None else np.array(standing.origin)
+        self._led_s, self._last_ns = standing.led_s, standing.last_ns
 
     def arm_(self) -> None:
         """Makes the next action a first one."""

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from flashrt_ros.errors import InvalidArgumentError, StorageError
-from flashrt_ros.evaluate import output
+from flashrt_ros.evaluate import moments, output
 
 if TYPE_CHECKING:
     from flashrt_ros.evaluate.evaluator import Options, Result
@@ -75,6 +75,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="ROWS",
         help="rows left of a chunk with which the next plan begins (default: --delay)",
     )
+    moments.add_arguments(parser.add_argument_group("any moment"))
     out = parser.add_argument_group("output")
     out.add_argument("--json", type=Path, metavar="FILE", help="write the whole report there")
     out.add_argument(
@@ -103,11 +104,13 @@ def run(arguments: argparse.Namespace) -> int:
     """Evaluates and prints; 1 if a threshold fails or a source could not be evaluated."""
     from flashrt_ros.evaluate import report, terminal
     from flashrt_ros.evaluate.evaluator import Evaluator
+    from flashrt_ros.evaluate.fork import fork
     from flashrt_ros.evaluate.progress import progress_line
     from flashrt_ros.evaluate.thresholds import Threshold
 
     thresholds = [Threshold.parse(text) for text in arguments.fail_if]
     options = options_of(arguments)
+    plan = moments.fork_of(arguments, [candidate.label for candidate in options.candidates])
     output.check(arguments)
     line = progress_line if arguments.progress or sys.stderr.isatty() else None
     evaluator = Evaluator(options)
@@ -115,15 +118,19 @@ def run(arguments: argparse.Namespace) -> int:
         # Of many sources one that cannot be evaluated must not cost the others.
         go = evaluator.run if len(arguments.sources) == 1 else evaluator.try_
         results = [go(path, line) for path in arguments.sources]
+        fans = [] if plan is None else [fork(evaluator, path, plan) for path in arguments.sources]
         found = report.make(options, evaluator.policies(), results, thresholds)
     finally:
         evaluator.close()
     if arguments.save_tracks is not None:
         _save(arguments.save_tracks, results)
-    output.write(arguments, found, results)
+    found["fans"] = [fan.as_json() for fan in fans]
+    output.write(arguments, found, results, fans)
     if arguments.json is not None:
         _write(arguments.json, json.dumps(found, indent=1, allow_nan=False) + "\n")
     terminal.show(found)
+    for fan in fans:
+        print("\n".join(moments.words_of(fan)))
     failed = [entry for entry in found["thresholds"] if not entry["passed"]]
     return 1 if failed or any(source["error"] for source in found["sources"]) else 0
 
@@ -167,6 +174,7 @@ def options_of(arguments: argparse.Namespace) -> Options:
         numerics=arguments.numerics,
         trust=arguments.trust,
         pace=Pace(arguments.delay, arguments.plan_ahead),
+        **moments.options_of(arguments),
     )
 
 

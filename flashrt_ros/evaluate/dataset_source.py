@@ -48,6 +48,13 @@ class DatasetSource:
         self._plan: _Plan | None = None
 
     @property
+    def files(self) -> tuple[Path, ...]:
+        """Everything that says something of a frame."""
+        root = self._reader.info.path
+        found = [root.glob(pattern) for pattern in ("meta/**/*", "data/**/*", "videos/**/*")]
+        return tuple(sorted(path for paths in found for path in paths if path.is_file()))
+
+    @property
     def defects(self) -> list[str]:
         """What is amiss, in words."""
         return self._reader.defects + ([] if self._plan is None else self._plan.notices())
@@ -79,7 +86,7 @@ class DatasetSource:
 
     def entry(self, moment: Moment) -> Entry | None:
         """See ``Source.entry``."""
-        return Entry(moment.index + 1)
+        return Entry(moment.index + 1, cut_ns=moment.time_ns)
 
     def close(self) -> None:
         """Closes the files."""

@@ -20,7 +20,7 @@ from flashrt_ros.contract.contract import Contract
 from flashrt_ros.errors import InvalidArgumentError
 from flashrt_ros.evaluate.columns import Chunks, Column
 from flashrt_ros.evaluate.elements import Elements
-from flashrt_ros.evaluate.limits import Limiter
+from flashrt_ros.evaluate.limits import Limiter, LimiterStanding
 from flashrt_ros.evaluate.timeline import Moment
 from flashrt_ros.evaluate.track import Track
 from flashrt_ros.runtime.session import PolicySession
@@ -40,6 +40,21 @@ class Pace:
 
     delay: int = 0
     plan_ahead: int | None = None
+
+
+@dataclass(frozen=True)
+class DriverStanding:
+    """What a driver knows besides its session.
+
+    Attributes:
+        episode: Of the moment taken last; None: none was.
+        task: The same.
+        limiter: What it would have sent so far; None: without a contract.
+    """
+
+    episode: int | None
+    task: str | None
+    limiter: LimiterStanding | None
 
 
 class Driver:
@@ -84,6 +99,7 @@ class Driver:
         self._episode: int | None = None
         self._task: str | None = None
         self._refused: Counter[str] = Counter()
+        self._kept = False
         size = elements.size
         self._index = Column((), np.int64)
         self._time_ns = Column((), np.int64)
@@ -107,17 +123,17 @@ class Driver:
         self._splices = Column((size,), np.float64)
         self._nothing = np.full(size, np.nan)
 
-    def enter(self, episode: int, task: str | None, starting: bool) -> None:
-        """The session stands within a recording: what the moment before has left.
+    @property
+    def standing(self) -> DriverStanding:
+        """What it knows besides its session, for another that is to go on from there."""
+        limiter = None if self._limiter is None else self._limiter.standing
+        return DriverStanding(self._episode, self._task, limiter)
 
-        Args:
-            episode: ``Moment.episode`` of the moment before.
-            task: Its ``task``.
-            starting: ``starting`` of the driver that came so far.
-        """
-        self._episode, self._task = episode, task
-        if self._limiter is not None:
-            self._limiter.starting = starting
+    def go_on(self, standing: DriverStanding) -> None:
+        """Goes on as the driver that stood so; the session was restored to its state."""
+        self._episode, self._task = standing.episode, standing.task
+        if self._limiter is not None and standing.limiter is not None:
+            self._limiter.go_on(standing.limiter)
 
     @property
     def starting(self) -> bool:
@@ -131,6 +147,11 @@ class Driver:
             moment: The next one.
             keep: False: it leads up to what is wanted and is not in the track.
         """
+        if keep and not self._kept:
+            self._kept = True
+            self._refused.clear()
+            if self._limiter is not None:
+                self._limiter.forget_counts()
         self._heed(moment)
         faults = moment.faults
         if self._checks_start and self.starting and moment.measured is None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -13,8 +13,9 @@ from flashrt_ros.contract.contract import Contract
 from flashrt_ros.errors import FlashRTError, InvalidArgumentError
 from flashrt_ros.evaluate.drive import Driver, Pace
 from flashrt_ros.evaluate.episodes import EpisodeRule
+from flashrt_ros.evaluate.keyframes import CAPSULE, Keyframes
 from flashrt_ros.evaluate.source import BagSource, Source, open_source
-from flashrt_ros.evaluate.timeline import Setting
+from flashrt_ros.evaluate.timeline import Moment, Setting
 from flashrt_ros.evaluate.track import Track
 from flashrt_ros.policies.registry import load_policy
 from flashrt_ros.runtime.engine import complete_layout
@@ -73,6 +74,9 @@ class Options:
         trust: The same.
         pace: Of plans that run beside.
         capsules: Whole states that a session's store holds.
+        keyframes_s: Recorded time between two keyframes that are written; 0: none are.
+        keyframe_folder: Where they lie; empty: beside each source.
+        enters_keyframes: Begin at one where that leads to the same.
     """
 
     candidates: tuple[Candidate, ...]
@@ -91,6 +95,9 @@ class Options:
     trust: bool = False
     pace: Pace = Pace()  # noqa: RUF009  frozen
     capsules: int = CAPSULES
+    keyframes_s: float = 0.0
+    keyframe_folder: str = ""
+    enters_keyframes: bool = True
 
 
 @dataclass(frozen=True)
@@ -188,6 +195,7 @@ class Evaluator:
             self.close()
             raise
         self.ports: Ports = next(iter(self.sessions.values())).policy.ports()
+        self._keyframes: Keyframes | None = None
         self._paths = {candidate.label: candidate.path for candidate in options.candidates}
 
     def policies(self) -> list[PolicyFacts]:
@@ -256,22 +264,52 @@ class Evaluator:
         tracks = self.drive(source, progress(source) if progress is not None else None)
         if self.options.survey and isinstance(source, BagSource):
             source.survey()
-        return Result(SourceFacts.of(source), tuple(tracks))
+        facts = SourceFacts.of(source)
+        if self._keyframes is not None:
+            facts = dataclasses.replace(facts, defects=(*facts.defects, *self._keyframes.notices))
+        return Result(facts, tuple(tracks))
 
     def drive(self, source: Source, progress: Progress | None = None) -> list[Track]:
         """As ``run``, of an open source."""
-        options, setting = self.options, self.setting()
-        drivers = self.drivers(source)
+        options = self.options
         begin_ns = source.start_ns + round(options.start_s * 1e9)
         end_ns = None if options.end_s is None else source.start_ns + round(options.end_s * 1e9)
-        for moment in source.moments(setting):
+        drivers, moments = self.enter(source, begin_ns)
+        for moment in moments:
             if end_ns is not None and moment.time_ns >= end_ns:
                 break
             for driver in drivers:
                 driver.take(moment, moment.time_ns >= begin_ns)
+            if self._keyframes is not None:
+                self._keyframes.offer(moment, drivers)
             if progress is not None:
                 progress(moment.time_ns)
         return [driver.finish() for driver in drivers]
+
+    def enter(self, source: Source, begin_ns: int) -> tuple[list[Driver], Iterator[Moment]]:
+        """Drivers of all policies, and the moments that they are to take next.
+
+        The first of them is that of a keyframe where there is one before ``begin_ns``, else the
+        first of the source; what is said of keyframes becomes a defect of the source.
+
+        Args:
+            source: Open.
+            begin_ns: Recorded time from which moments are wanted.
+        """
+        drivers, setting = self.drivers(source), self.setting()
+        self._keyframes = Keyframes.of(source, self.sessions, self.options, setting)
+        if self._keyframes is None or begin_ns <= source.start_ns:
+            return drivers, source.moments(setting)
+        found = self._keyframes.newest(begin_ns)
+        if found is None:
+            return drivers, source.moments(setting)
+        for driver in drivers:
+            keyframe, image = found.states[driver.label]
+            driver.session.import_(image, CAPSULE)
+            driver.session.restore(CAPSULE)
+            driver.session.drop(CAPSULE)
+            driver.go_on(keyframe.driver)
+        return drivers, source.moments(setting, found.entry)
 
     def drivers(self, source: Source) -> list[Driver]:
         """A driver for each policy, whose session stands at its beginning."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -16,10 +17,27 @@ import numpy.typing as npt
 from flashrt_ros.contract.contract import Contract
 from flashrt_ros.contract.messages import Values
 from flashrt_ros.contract.output import ActionShaper
-from flashrt_ros.contract.start import StartGate
+from flashrt_ros.contract.start import GateStanding, StartGate
 
 MISS_LIMIT_S = 0.5
 """The node's parameter ``miss_limit_s``."""
+
+
+@dataclass(frozen=True)
+class LimiterStanding:
+    """What a limiter knows, for another that is to go on from there.
+
+    Attributes:
+        starting: The next command is a first one.
+        last: Topic to the command sent last.
+        missing_since_ns: Recorded time since when no action came; None: one came last.
+        gate: Of the start check.
+    """
+
+    starting: bool
+    last: Mapping[str, tuple[float, ...]]
+    missing_since_ns: int | None
+    gate: GateStanding
 
 
 @dataclass
@@ -50,6 +68,24 @@ class Limiter:
         self._missing_since_ns: int | None = None
         self._stops = any(output.on_miss == "stop" for output in self.contract.actions)
         self._nothing = np.full(self._shaper.size, np.nan)
+
+    @property
+    def standing(self) -> LimiterStanding:
+        """What it knows, its counts apart; ``go_on`` of another limiter takes it."""
+        last = {topic: tuple(values.tolist()) for topic, values in self._last.items()}
+        return LimiterStanding(self.starting, last, self._missing_since_ns, self._gate.standing)
+
+    def go_on(self, standing: LimiterStanding) -> None:
+        """Goes on as the limiter that stood so; counts go on, too."""
+        self.starting = standing.starting
+        self._last = {topic: np.array(values) for topic, values in standing.last.items()}
+        self._missing_since_ns = standing.missing_since_ns
+        self._gate.go_on(standing.gate)
+
+    def forget_counts(self) -> None:
+        """What led up to here does not count."""
+        self.limited = 0
+        self.held.clear()
 
     def restart(self) -> None:
         """A reset, a restore or a jump in time: the next command is a first one."""

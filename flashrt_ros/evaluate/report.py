@@ -79,7 +79,7 @@ def join(
         "summary": [_summary(facts.label, runs) for facts in policies],
         "thresholds": [entry for each in thresholds for entry in each.judge(runs)],
         "reproduction": None,
-        "fan": None,
+        "fans": [],
     }
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Protocol
 
+from flashrt_ros.bag.directory import find
 from flashrt_ros.bag.message import Message, Topic
 from flashrt_ros.bag.reader import BagReader
 from flashrt_ros.bag.survey import survey
@@ -33,6 +34,10 @@ class Source(Protocol):
     start_ns: int
     end_ns: int
     topics: tuple[Topic, ...]
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """All files that it is read from, in an order of their own."""
 
     @property
     def defects(self) -> list[str]:
@@ -99,6 +104,11 @@ class BagSource:
         self._own: list[str] = []
         self._unread: list[str] = []
         self._timeline: Timeline | None = None
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """Its storage files."""
+        return tuple(find(Path(self.name)).files)
 
     @property
     def defects(self) -> list[str]:

@@ -1,0 +1,126 @@
+"""What a keyframe is bound to: change any of it, and what the keyframe leads to may be another."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import xxhash
+
+from flashrt_ros import __version__
+from flashrt_ros.errors import CorruptError, StorageError
+from flashrt_ros.evaluate.timeline import Setting
+from flashrt_ros.runtime import strict_json as js
+
+if TYPE_CHECKING:
+    from flashrt_ros.evaluate.evaluator import Options
+
+BLOCK_BYTES = 1 << 22
+FILES = "files.json"
+
+Binding = Mapping[str, str]
+"""Name of each thing that matters to its value, or to a digest of it."""
+
+
+def bind(
+    recording: str, options: Options, setting: Setting, state_id: str, exec_id: str
+) -> Binding:
+    """Everything that a keyframe of one policy depends on.
+
+    Args:
+        recording: Digest of the source's files.
+        options: Of the evaluation.
+        setting: What became of them.
+        state_id: Of the policy's session.
+        exec_id: The same.
+    """
+    contract = setting.contract
+    said = "" if contract is None else repr(dataclasses.replace(contract, source=""))
+    return {
+        "flashrt_ros": __version__,
+        "recording": recording,
+        "contract": hashlib.sha256(said.encode()).hexdigest(),
+        "steps": options.steps,
+        "episodes": repr(options.episodes),
+        "remap": repr(sorted(options.remap.items())),
+        "unnamed commands": str(options.unnamed_commands),
+        "seed": str(options.seed),
+        "task": options.task,
+        "delay": f"{options.pace.delay}, {options.pace.plan_ahead}",
+        "policy (state id)": state_id,
+        "machine (exec id)": exec_id,
+    }
+
+
+def name_of(binding: Binding) -> str:
+    """Folder for keyframes of this binding."""
+    return hashlib.sha256(js.canonical(dict(sorted(binding.items()))).encode()).hexdigest()[:16]
+
+
+def differences(one: Binding, other: Binding) -> list[str]:
+    """Names of what is not the same."""
+    return [key for key in {**one, **other} if one.get(key) != other.get(key)]
+
+
+def digest_of(files: Sequence[Path], remembered: Path | None = None) -> str:
+    """Digest over names and contents.
+
+    A file of the same size and time of change as remembered is not read again.
+
+    Args:
+        files: In this order.
+        remembered: File that keeps the digests; None: none does.
+
+    Raises:
+        StorageError: A file cannot be read, or the digests cannot be written.
+    """
+    known = _remembered(remembered)
+    entries = []
+    for file in files:
+        try:
+            status = file.stat()
+            entry = [file.name, str(status.st_size), str(status.st_mtime_ns)]
+            found = known.get("\n".join(entry))
+            entries.append([*entry, found or _digest(file)])
+        except OSError as error:
+            raise StorageError(f"{file}: cannot be read: {error.strerror}") from error
+    if remembered is not None and known.keys() != {"\n".join(entry[:3]) for entry in entries}:
+        write_atomically(remembered, js.canonical(entries))
+    contents = [[name, digest] for name, _, _, digest in entries]
+    return hashlib.sha256(js.canonical(contents).encode()).hexdigest()
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Writes a file so that it is there whole or not at all.
+
+    Raises:
+        StorageError: It cannot be written.
+    """
+    temporary = path.with_name(f".{path.name}.part")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary.write_text(text, encoding="utf-8")
+        temporary.replace(path)
+    except OSError as error:
+        raise StorageError(f"{path}: cannot be written: {error.strerror}") from error
+
+
+def _digest(file: Path) -> str:
+    digest = xxhash.xxh3_128()
+    with file.open("rb") as content:
+        while block := content.read(BLOCK_BYTES):
+            digest.update(block)
+    return str(digest.hexdigest())
+
+
+def _remembered(path: Path | None) -> dict[str, str]:
+    """By name, size and time of change; empty where nothing of use is remembered."""
+    try:
+        found: Any = [] if path is None else js.parse(str(path), path.read_text(encoding="utf-8"))
+        return {f"{name}\n{size}\n{time}": str(digest) for name, size, time, digest in found}
+    except (OSError, CorruptError, TypeError, ValueError, json.JSONDecodeError):
+        return {}
