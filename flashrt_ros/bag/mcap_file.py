@@ -7,7 +7,10 @@ small records, chunks are seeked over. Format: https://mcap.dev/spec.
 
 from __future__ import annotations
 
+import bisect
 import heapq
+import itertools
+import operator
 import struct
 import zlib
 from array import array
@@ -35,6 +38,7 @@ MESSAGE_HEAD = struct.Struct("<HIQQ")
 SIZE = struct.Struct("<I")
 INDEX_HEAD = struct.Struct("<HI")
 LONG_SIZE = struct.Struct("<Q")
+BY_TIME = operator.attrgetter("time_ns")
 LATEST_NS = 2**63 - 1
 """MCAP times are unsigned; a damaged one may be later than any clock here can say."""
 
@@ -112,11 +116,11 @@ class McapFile:
             for key, channel in self._channels.items()
             if self._readable(channel) and (topics is None or channel.topic in topics)
         }
-        return heapq.merge(
-            self._loose_messages(wanted, start_ns),
-            self._chunked_messages(wanted, start_ns),
-            key=lambda message: message.time_ns,
-        )
+        chunked = self._chunked_messages(wanted, start_ns)
+        if not self._loose:
+            return chunked
+        loose = self._loose_messages(wanted, start_ns)
+        return heapq.merge(loose, chunked, key=BY_TIME)
 
     def _loose_messages(
         self, wanted: Mapping[int, tuple[str, str]], start_ns: int
@@ -131,19 +135,27 @@ class McapFile:
     def _chunked_messages(
         self, wanted: Mapping[int, tuple[str, str]], start_ns: int
     ) -> Iterator[Message]:
-        order = 0
-        waiting: list[tuple[int, int, Message]] = []
-        for chunk in sorted(self._chunks, key=lambda chunk: chunk.start_ns):
-            if chunk.end_ns < start_ns or not any(key in wanted for key in chunk.counts or ()):
-                continue
-            while waiting and waiting[0][0] < chunk.start_ns:
-                yield heapq.heappop(waiting)[2]
-            for key, log_ns, cdr in self._chunk_messages(chunk):
-                if key in wanted and log_ns >= start_ns:
-                    heapq.heappush(waiting, (log_ns, order, Message(*wanted[key], cdr, log_ns)))
-                    order += 1
-        while waiting:
-            yield heapq.heappop(waiting)[2]
+        chunks = sorted(
+            (
+                chunk
+                for chunk in self._chunks
+                if chunk.end_ns >= start_ns and any(key in wanted for key in chunk.counts or ())
+            ),
+            key=lambda chunk: chunk.start_ns,
+        )
+        waiting: list[Message] = []
+        for chunk, following in itertools.zip_longest(chunks, chunks[1:]):
+            waiting += [
+                Message(*wanted[key], cdr, log_ns)
+                for key, log_ns, cdr in self._chunk_messages(chunk)
+                if key in wanted and log_ns >= start_ns
+            ]
+            waiting.sort(key=BY_TIME)  # as good as sorted, which costs little
+            ready = len(waiting)
+            if following is not None:
+                ready = bisect.bisect_left(waiting, following.start_ns, key=BY_TIME)
+            yield from waiting[:ready]
+            del waiting[:ready]
 
     @property
     def span_ns(self) -> tuple[int, int] | None:

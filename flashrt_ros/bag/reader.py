@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from flashrt_ros.bag.directory import find, unpack
-from flashrt_ros.bag.mcap_file import McapFile
+from flashrt_ros.bag.mcap_file import BY_TIME, McapFile
 from flashrt_ros.bag.message import Definition, Message, StorageFile, Topic
 from flashrt_ros.bag.sqlite_file import SqliteFile
 from flashrt_ros.errors import CorruptError, NotFoundError
@@ -102,10 +102,8 @@ class BagReader:
                 f"{self.path}: no topic {', '.join(missing)}; it has {', '.join(sorted(known))}"
             )
         wanted = None if topics is None else frozenset(topics)
-        return heapq.merge(
-            *(file.messages(wanted, start_ns or 0) for file in self._files),
-            key=lambda message: message.time_ns,
-        )
+        each = [file.messages(wanted, start_ns or 0) for file in self._files]
+        return each[0] if len(each) == 1 else heapq.merge(*each, key=BY_TIME)
 
     def close(self) -> None:
         """Closes all files."""
