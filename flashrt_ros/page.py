@@ -171,6 +171,7 @@ class Page:
                 '<html lang="en"><head><meta charset="utf-8">',
                 f'<meta http-equiv="Content-Security-Policy" content="{policy}">',
                 '<meta name="viewport" content="width=device-width, initial-scale=1">',
+                '<meta name="color-scheme" content="light">',
                 # Browsers ask for an icon unless they are given one.
                 '<link rel="icon" href="data:,">',
                 f"<title>{escaped(self.title)}</title><style>{self.style}</style>",

@@ -50,10 +50,14 @@ def test_a_page_that_cannot_be_made_is_refused_before_the_run(
     assert not page.exists()
 
 
-def test_a_page_nowhere_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_page_nowhere_is_refused_before_the_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     pytest.importorskip("plotly")
-    assert cli.main(words(tmp_path, "--html", str(tmp_path / "none" / "page.html"))) == 1
-    assert "cannot be written" in capsys.readouterr().err
+    page, stored = tmp_path / "none" / "page.html", tmp_path / "report.json"
+    assert cli.main(words(tmp_path, "--html", str(page), "--json", str(stored))) != 0
+    assert "none/page.html: there is no such folder; make it first" in capsys.readouterr().err
+    assert not stored.exists()
 
 
 def test_the_mcap_file_is_that_of_the_run(tmp_path: Path) -> None:

@@ -203,6 +203,19 @@ def test_a_telephone_needs_no_scrolling_sideways(browser: Shown, page: Path) -> 
     assert browser.evaluate("document.documentElement.scrollWidth") > 390  # it would be seen
 
 
+def test_long_names_do_not_widen_a_telephone(browser: Shown, tmp_path: Path) -> None:
+    long = "/".join(["a_rather_long_name"] * 12) + "x" * 80
+    made = track(long, f"/bags/{long}", steps=60, inputs=(long,))
+    made.names, made.remarks = (long, *made.names[1:]), [long]
+    made.fault_T = [f"{long}: stale"] * 60
+    found = report([made], thresholds=judged(long, 1.0, False), reproduction=reproduction(long))
+    found["sources"][0] |= {"defects": [long], "error": long}
+    write_page(tmp_path / "report.html", found, [made], [fan(branches=3)])
+    browser.open(tmp_path / "report.html", 390, 844, touch=True)
+    browser.scroll_through()
+    assert browser.evaluate("document.documentElement.scrollWidth") == 390
+
+
 def test_text_from_recordings_stays_text(browser: Shown, tmp_path: Path) -> None:
     made = track(HOSTILE, HOSTILE, steps=60, inputs=(HOSTILE,))
     made.names, made.units = (HOSTILE, *made.names[1:]), (HOSTILE, *made.units[1:])
@@ -288,3 +301,12 @@ def test_what_failed_stands_on_top(browser: Shown, tmp_path: Path) -> None:
     assert bad == 3
     changed = "[...document.querySelectorAll('td')].filter(e => e.innerText == 'other').length"
     assert browser.evaluate(changed) == 1
+
+
+def test_without_series_the_tables_stand(browser: Shown, tmp_path: Path) -> None:
+    found = report([track(steps=60), track("other", steps=60)])
+    write_page(tmp_path / "report.html", found, [])
+    browser.open(tmp_path / "report.html")
+    assert "No series were kept" in browser.evaluate("document.body.innerText")
+    assert browser.evaluate("document.querySelectorAll('tr').length") > 5
+    assert browser.complaints() == []

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flashrt_ros.errors import InvalidArgumentError
+from flashrt_ros.errors import InvalidArgumentError, NotFoundError
 
 if TYPE_CHECKING:
     from flashrt_ros.evaluate.evaluator import Result
@@ -37,12 +37,15 @@ def check(arguments: argparse.Namespace) -> None:
     Raises:
         UnsupportedError: A package is missing; says which extra brings it.
         InvalidArgumentError: Options do not fit each other or the sources.
+        NotFoundError: The page's folder does not exist.
         AlreadyExistsError: There is an MCAP file of that name.
     """
     if arguments.html is not None:
         from flashrt_ros.evaluate.page.document import check as check_page
 
         check_page()
+        if not arguments.html.parent.is_dir():
+            raise NotFoundError(f"--html {arguments.html}: there is no such folder; make it first")
     if arguments.mcap_with_recording:
         _check_recordings(arguments)
     if arguments.mcap is not None:

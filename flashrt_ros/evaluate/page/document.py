@@ -60,7 +60,9 @@ def write_page(
         words, spec = _recording(page, report, number, group, pack, CHUNK_VALUES // len(drawn))
         page.add(words)
         specs.append(spec)
-    if left:
+    if not drawn:
+        page.add('<p class="note">No series were kept, so nothing is drawn over time.</p>')
+    elif left:
         names = ", ".join(tables.short(name, report) for name in left[:20])
         names += " and others" if len(left) > 20 else ""
         page.add(
