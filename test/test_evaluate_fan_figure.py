@@ -1,7 +1,7 @@
 """The figure of a fan: whose colour is whose, what is marked, and what stands in its tables.
 
-Colours tell policies apart where there are several, else tasks, else branches; a legend of too many
-is left out.
+Colours tell policies apart where there are several, else tasks, else branches; a legend of too
+many is left out.
 """
 
 from __future__ import annotations
