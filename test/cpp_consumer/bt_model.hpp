@@ -72,7 +72,7 @@ public:
   {
     begin(Ports::kind, Ports::node);
     Ports ports;
-    ports.inputs([this](const char * p, auto & value, const char * w) {input(p, value, w);});
+    ports.inputs([this](const char * p, auto && value, const char * w) {input(p, value, w);});
     if (calls) {
       input("timeout_ms", TIMEOUT_MS, TIMEOUT_WORDS);
     }

@@ -7,6 +7,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <vector>
+
+#include "flashrt_ros/bt/port_text.hpp"
 
 namespace flashrt_ros::bt
 {
@@ -180,7 +183,8 @@ struct RetryFromCapsulePorts
 
 struct TryBranchesPorts
 {
-  std::string source, seeds;
+  std::string source;
+  std::vector<std::uint64_t> seeds;
   bool publish = false;
 
   static constexpr const char * node = "TryBranches";
@@ -190,7 +194,7 @@ struct TryBranchesPorts
   void inputs(Visit && visit)
   {
     visit("source", source, "capsule to branch from; empty: the live state");
-    visit("seeds", seeds, "noise keys, one a child: 1;2;3; empty: derived ones");
+    visit("seeds", List{seeds}, "noise keys, one a child: 1;2;3; empty: derived ones");
     visit("publish", publish, PUBLISH_WORDS);
   }
 

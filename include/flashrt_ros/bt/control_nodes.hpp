@@ -162,7 +162,8 @@ private:
       capsules_.push_back(origin_);
     }
     fork_.with("source", ports_.source.empty() ? origin_ : ports_.source);
-    fork_.with("seeds", ports_.seeds).with("count", static_cast<std::uint32_t>(childrenCount()));
+    fork_.with("seeds", text_of(List{ports_.seeds}));
+    fork_.with("count", static_cast<std::uint32_t>(childrenCount()));
     const Status done = fork_.tick();
     if (done == Status::SUCCESS) {
       names_ = split(fork_.get<std::string>("branches"));

@@ -122,8 +122,8 @@ BT::PortsList declared_ports()
   BT::PortsList ports;
   Ports declared;
   declared.inputs(
-    [&](const char * port, auto & value, const char * words) {
-      ports.insert(BT::InputPort<std::decay_t<decltype(value)>>(port, value, words));
+    [&](const char * port, auto && value, const char * words) {
+      ports.insert(input_port(port, value, words));
     });
   declared.outputs(
     [&](const char * port, const auto & value, const char * words) {
@@ -137,7 +137,7 @@ template<class Ports>
 BT::PortsList control_ports()
 {
   BT::PortsList ports = declared_ports<Ports>();
-  ports.insert(BT::InputPort<std::uint32_t>("timeout_ms", TIMEOUT_MS, TIMEOUT_WORDS));
+  ports.insert(input_port("timeout_ms", TIMEOUT_MS, TIMEOUT_WORDS));
   return ports;
 }
 
@@ -147,9 +147,16 @@ Ports read_ports(const BT::TreeNode & node)
 {
   Ports ports;
   ports.inputs(
-    [&](const char * port, auto & value, const char *) {
-      if (const auto found = node.getInput(port, value); !found) {
+    [&](const char * port, auto && value, const char *) {
+      using Field = std::decay_t<decltype(value)>;
+      PortType<Field> held{};
+      if (const auto found = node.getInput(port, held); !found) {
         throw BT::RuntimeError(node.name(), ": ", port, ": ", found.error());
+      }
+      if constexpr (std::is_same_v<PortType<Field>, Field>) {
+        value = held;
+      } else {
+        parse_list(port, held, value.values);
       }
     });
   return ports;

@@ -7,6 +7,7 @@
 #include <memory>
 #include <string>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "behaviortree_ros2/bt_service_node.hpp"
@@ -18,10 +19,25 @@
 namespace flashrt_ros::bt
 {
 
-/// The type of a port: lists are text.
+/// The type that a port is read as: lists are text.
 template<class Field>
 using PortType = std::conditional_t<
   std::is_same_v<Field, std::string> || std::is_arithmetic_v<Field>, Field, std::string>;
+
+/// An input port, with its default as text.
+///
+/// Numbers, truths and seeds take whatever can be read as such: BehaviorTree.CPP lets ports of two
+/// types share no entry, and what a script or a SubTree attribute writes is an int or a double.
+template<class Field>
+std::pair<std::string, BT::PortInfo> input_port(
+  const std::string & port, const Field & value, const char * words)
+{
+  if constexpr (std::is_same_v<Field, std::string>) {
+    return BT::InputPort<std::string>(port, value, words);
+  } else {
+    return BT::InputPort<BT::AnyTypeAllowed>(port, text_of(value), words);
+  }
+}
 
 template<class Verb>
 BT::PortsList service_ports()
@@ -30,12 +46,7 @@ BT::PortsList service_ports()
   typename Verb::Service::Request request;
   visit_inputs<Verb>(
     request, [&](const char * port, auto && field, const char * words) {
-      using Type = PortType<std::decay_t<decltype(field)>>;
-      Type value{};
-      if constexpr (std::is_arithmetic_v<Type>) {
-        value = field;
-      }
-      ports.insert(BT::InputPort<Type>(port, value, words));
+      ports.insert(input_port(port, field, words));
     });
   visit_outputs<Verb>(
     typename Verb::Service::Response{},
