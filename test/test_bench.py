@@ -144,6 +144,9 @@ def test_command_lists_and_refuses(capsys: pytest.CaptureFixture[str]) -> None:
         (["--from", "no/such.json"], "no/such.json: no such file"),
         (["policy"], "policy and --policy belong together"),
         (["step", "--policy", "hold"], "policy and --policy belong together"),
+        (["step", "--json", "no/such/folder.json"], "expected a file to write, found no folder"),
+        (["step", "--html", "."], "expected a file to write, found a folder"),
+        (["path", "--seconds", "0.5"], "--seconds: expected 1 to 86400, found 0.5"),
         (["step", "--warm-up", "-1"], "--warm-up: expected 0 or more, found -1"),
     ],
 )
@@ -185,7 +188,7 @@ def test_every_timed_benchmark_warms_up_as_often_as_asked(
 
 @pytest.mark.ros
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["jitter", "services", "startup", "trees"])
+@pytest.mark.parametrize("name", ["jitter", "path", "services", "startup", "trees"])
 def test_benchmarks_of_real_processes(name: str) -> None:
     pytest.importorskip("rclpy")
     pytest.importorskip("flashrt_ros.srv")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,6 +27,7 @@ BENCHMARKS: dict[str, str] = {
     "jitter": "control period of the node beside a bare sleep loop",
     "services": "round trips of the node's services beside a bare Trigger server",
     "trees": "ticks of a behaviour tree with a verb in every tenth, beside its empty twin",
+    "path": "images in real DDS to commands in real DDS, against bare inference",
     "startup": "process start and configure to the first action",
 }
 POLICY = "policy"
@@ -67,6 +69,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"of {POLICY} --numerics fast: safetensors with (N, *shape) of each input, instead "
         "of random observations; of images uint8 will do",
     )
+    parser.add_argument(
+        "--seconds",
+        type=float,
+        default=0.0,
+        metavar="S",
+        help="of path: how long to look at the node (default: 30)",
+    )
     parser.add_argument("--quick", action="store_true", help="few samples: see that it works")
     parser.add_argument(
         "--warm-up",
@@ -103,6 +112,9 @@ def run(arguments: argparse.Namespace) -> int:
     _check(arguments)
     from flashrt_ros.bench import figures, page
 
+    for path in (arguments.json, arguments.html):
+        if path is not None:
+            _check_place(path)
     if arguments.html is not None:
         page.check_plotly()
     if arguments.source is not None:
@@ -143,6 +155,8 @@ def _check(arguments: argparse.Namespace) -> None:
         )
     if arguments.warm_up is not None and arguments.warm_up < 0:
         raise InvalidArgumentError(f"--warm-up: expected 0 or more, found {arguments.warm_up}")
+    if arguments.seconds and not 1.0 <= arguments.seconds <= 86_400.0:
+        raise InvalidArgumentError(f"--seconds: expected 1 to 86400, found {arguments.seconds:g}")
     if arguments.observations < 1:
         raise InvalidArgumentError(
             f"--observations: expected 1 or more, found {arguments.observations}"
@@ -157,6 +171,20 @@ def _check(arguments: argparse.Namespace) -> None:
             f"{PREDICT}: expected --bandwidth-gbs above 0, found {arguments.bandwidth_gbs}; a"
             " Jetson AGX Thor has 273"
         )
+
+
+def _check_place(path: Path) -> None:
+    """What cannot be written is said before minutes are spent on measuring it.
+
+    Raises:
+        InvalidArgumentError: It cannot.
+    """
+    folder = path.absolute().parent
+    if path.is_dir() or not folder.is_dir():
+        found = "a folder" if path.is_dir() else f"no folder {folder}"
+        raise InvalidArgumentError(f"{path}: expected a file to write, found {found}")
+    if not os.access(path if path.exists() else folder, os.W_OK):
+        raise InvalidArgumentError(f"{path}: expected the right to write there, found none")
 
 
 def _measure(arguments: argparse.Namespace) -> Figures:
@@ -176,6 +204,7 @@ def _measure(arguments: argparse.Namespace) -> Figures:
         numerics=arguments.numerics,
         observations=arguments.observations,
         recorded=arguments.recorded,
+        seconds=arguments.seconds,
         say=on_terminal(),
     )
     top = facts(options)

@@ -33,6 +33,7 @@ class Options:
         numerics: How that policy calculates; see ``load_policy``.
         observations: With how many a fast policy is compared with the exact one, at most.
         recorded: File of observations for that; None: random ones.
+        seconds: How long the benchmark ``path`` looks at the node; 0: as long as it finds enough.
         say: Told what is measured next, by those that take long; at last nothing.
     """
 
@@ -43,6 +44,7 @@ class Options:
     numerics: str = "exact"
     observations: int = 1000
     recorded: Path | None = None
+    seconds: float = 0.0
     say: Say = silent
 
     @property

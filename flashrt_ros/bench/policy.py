@@ -45,11 +45,11 @@ def run(options: Options) -> Result:
     device = open_device(options.device)
     policy.module().to(device.torch_device).eval()
     policy.probe(device.torch_device)
-    result = Result("policy", f"{policy.family}, {_parameters(policy) / 1e6:.1f} M parameters")
-    observation, following = _observations(policy)
+    result = Result("policy", f"{policy.family}, {parameters_of(policy) / 1e6:.1f} M parameters")
+    observation, following = observations_of(policy)
     with torch.no_grad():
         peer = _peer(options, result)
-        calls = _calls(policy, device, observation, options.warm())
+        calls = calls_of(policy, device, observation, options.warm())
         if peer is not None:
             theirs, floor = _peer_plan(peer, device, observation, options.warm())
             calls = {**theirs, **calls}
@@ -81,7 +81,8 @@ def run(options: Options) -> Result:
     return result
 
 
-def _parameters(policy: Policy) -> int:
+def parameters_of(policy: Policy) -> int:
+    """Returns how many numbers its weights are, once each."""
     derived = derived_names(policy.module())
     return sum(
         weight.numel()
@@ -90,17 +91,18 @@ def _parameters(policy: Policy) -> int:
     )
 
 
-def _observations(policy: Policy) -> list[Observation]:
+def observations_of(policy: Policy) -> list[Observation]:
+    """Returns two random ones that follow each other."""
     layout = complete_layout(policy)
     ports = policy.ports()
     dtypes = {port.key: layout.find(port.buffer).dtype for port in ports.observations}
     return Episodes(ports, dtypes, None).make(0, 2)
 
 
-def _calls(
+def calls_of(
     policy: Policy, device: Device, observation: Observation, warm_up: int
 ) -> dict[str, Case]:
-    """Each call of the policy at the start of an episode, over buffers of their own.
+    """Returns each call of the policy at the start of an episode, over buffers of their own.
 
     On CUDA each is there twice, captured and plain.
     """

@@ -53,8 +53,10 @@ CAMERA = """\
       topic: {name}/image_raw
       type: sensor_msgs/msg/Image
       size: {size}
-      steps: [{{resize: [240, 320]}}, {{crop: [224, 224]}}]
+      {steps}
 """
+STEPS = "steps: [{resize: [240, 320]}, {crop: [224, 224]}]"
+"""From the camera's image to that of ``camera_policy``."""
 
 
 def joint_names(count: int) -> list[str]:
@@ -91,11 +93,12 @@ class Stage:
             **_large_messages(),
         }
 
-    def contract(self, cameras: Sequence[str] = ()) -> Path:
-        """Writes the stand-in robot's contract, with these cameras."""
+    def contract(self, cameras: Sequence[str] = (), steps: str = STEPS) -> Path:
+        """Writes the stand-in robot's contract, with these cameras and steps for their images."""
         path = self.folder / "bench.contract.yaml"
         names = joint_names(JOINTS)
-        entries = "".join(CAMERA.format(name=name, size=list(CAMERA_SIZE)) for name in cameras)
+        size = list(CAMERA_SIZE)
+        entries = "".join(CAMERA.format(name=name, size=size, steps=steps) for name in cameras)
         path.write_text(
             CONTRACT.format(rate=CONTROL_HZ, all=names, commanded=names[:7], cameras=entries)
         )
@@ -140,17 +143,19 @@ class Stage:
         if not process.stdout.readline():
             raise DeadlineError(f"{_name(process)}: ended early: {self.last_words(process)}")
 
-    def result(self, process: subprocess.Popen[str]) -> dict[str, Any]:
+    def result(
+        self, process: subprocess.Popen[str], patience_s: float = PATIENCE_S
+    ) -> dict[str, Any]:
         """Waits for a process to end and returns the JSON line that it printed last.
 
         Raises:
             DeadlineError: It did not end in time, or printed none; with its last words.
         """
         try:
-            output, _ = process.communicate(timeout=PATIENCE_S)
+            output, _ = process.communicate(timeout=patience_s)
         except subprocess.TimeoutExpired as late:
             raise DeadlineError(
-                f"{_name(process)}: no result in {PATIENCE_S:.0f} s: {self.last_words(process)}"
+                f"{_name(process)}: no result in {patience_s:.0f} s: {self.last_words(process)}"
             ) from late
         lines = [line for line in output.splitlines() if line.startswith("{")]
         if process.returncode or not lines:

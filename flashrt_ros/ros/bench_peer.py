@@ -141,13 +141,13 @@ def record(seconds: float, settle_s: float) -> None:
     with spinning("recorder") as node:
         node.create_subscription(PolicyStep, "policy/policy_step", steps.append, 100)
         node.create_subscription(DiagnosticArray, "/diagnostics", diagnose, 10)
-        _wait(lambda: any(step.published for step in steps), "a published step")
+        wait_for(lambda: any(step.published for step in steps), "a published step")
         time.sleep(settle_s)
         print(json.dumps({"recording": True}), flush=True)
         steps.clear()
         time.sleep(seconds)
         seen = list(steps)
-        _wait(lambda: bool(late), "diagnostics")
+        wait_for(lambda: bool(late), "diagnostics")
         print(
             json.dumps(
                 {
@@ -201,7 +201,7 @@ def call(rounds: int, running: bool, settle_s: float, rest_s: float) -> None:
             if not client.wait_for_service(PATIENCE_S):
                 raise TimeoutError(f"no service {client.srv_name}")
         if running:
-            _wait(lambda: any(step.published for step in steps), "a published step")
+            wait_for(lambda: any(step.published for step in steps), "a published step")
         time.sleep(settle_s)
         steps.clear()
         took: dict[str, list[float]] = {name: [] for name in calls}
@@ -290,7 +290,8 @@ def _call(client: Any, request: Any) -> tuple[Any, float]:
     return future.result(), (time.perf_counter() - begin_s) * 1e6
 
 
-def _wait(condition: Callable[[], bool], what: str) -> None:
+def wait_for(condition: Callable[[], bool], what: str) -> None:
+    """Waits; raises TimeoutError with ``what`` did not come."""
     end_s = time.monotonic() + PATIENCE_S
     while not condition():
         if time.monotonic() > end_s:
