@@ -18,6 +18,7 @@ import pytest
 import rclpy
 from flashrt_ros.msg import CapsuleEvent, PolicyStatus
 from flashrt_ros.srv import Snapshot as SnapshotType
+from lifecycle_msgs.msg import State
 from node_peer import DEADLINE_S
 from py_trees.behaviour import Behaviour
 from py_trees.common import Status
@@ -257,13 +258,19 @@ class Loop:
         self.executor.shutdown()
 
 
+def see_running(stage: Stage) -> None:
+    """Starts it, unless a test before this one has."""
+    if stage.state() != State.PRIMARY_STATE_ACTIVE:
+        stage.run()
+
+
 def futures() -> int:
     gc.collect()
     return sum(type(thing) is Future for thing in gc.get_objects())
 
 
 def test_calls_and_clients_do_not_pile_up(stage: Stage, node: Any) -> None:
-    stage.run()
+    see_running(stage)
     services = len(list(node.clients))
     snapshot = trees.Snapshot(capsule="here", replace=True)
     loop = Loop(snapshot, node)
@@ -292,8 +299,8 @@ def test_calls_and_clients_do_not_pile_up(stage: Stage, node: Any) -> None:
 
 @pytest.mark.parametrize("kill", [signal.SIGSTOP, signal.SIGKILL])
 def test_a_node_that_dies_in_a_call(stage: Stage, node: Any, kill: signal.Signals) -> None:
-    stage.run()
-    snapshot = trees.Snapshot(capsule="here", replace=True, timeout_s=2.0)
+    see_running(stage)
+    snapshot = trees.Snapshot(capsule="here", replace=True, timeout_s=1.0)
     loop = Loop(snapshot, node)
     loop.until(Status.SUCCESS)
     stage.process.send(kill)
@@ -303,7 +310,7 @@ def test_a_node_that_dies_in_a_call(stage: Stage, node: Any, kill: signal.Signal
     assert snapshot.link.pending == 1  # it is under way
     status, took_s = loop.round()
     assert status is Status.FAILURE
-    assert took_s < 2.0 + 1.0
+    assert took_s < DEADLINE_S / 2  # within its timeout, on a machine that stalls for seconds
     assert "snapshot: " in snapshot.feedback_message
     assert "/policy/snapshot" in snapshot.feedback_message
     assert snapshot.link.pending == 0
