@@ -77,6 +77,21 @@ def test_control_reset_it_does_not_know_where_the_block_should_go() -> None:
     assert not rig.placed
 
 
+def test_a_capsule_from_before_the_grasp_opens_the_hand() -> None:
+    rig = Rig()
+    rig.run(CUE_STEPS, GOAL_M)
+    rig.session.snapshot("start")
+    while rig.phase < Phase.LOWER:
+        rig.run(1)
+    rig.session.snapshot("carries")
+    rig.session.restore("carries")
+    rig.run(1)
+    assert rig.cell.holds
+    rig.session.restore("start")
+    rig.run(1)
+    assert not rig.cell.holds
+
+
 def test_the_same_seed_misses_in_the_same_way_and_another_does_not() -> None:
     rig = Rig(UNLUCKY)
     rig.run(CUE_STEPS, GOAL_M)

@@ -29,8 +29,8 @@ def way(name: str, onlooker: Onlooker) -> Behaviour:
             Pause(),
             onlooker.home(),
             Resume(),
-            onlooker.until("past the post", lambda: bool(onlooker.hand_m[1] > PASSED_M), 1.5),
-            onlooker.until_placed(GOAL_M, 4.0),
+            onlooker.until_past("past the post", PASSED_M),
+            onlooker.until_placed(GOAL_M),
         ],
     )
 

@@ -6,6 +6,7 @@ The trees ask him, and not the policy, whether something worked.
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -21,7 +22,7 @@ from std_srvs.srv import Trigger
 
 from flashrt_ros.demo.arm import tip_of
 from flashrt_ros.demo.behaviour import Do, Until
-from flashrt_ros.demo.trees.cell import AT_REST, HALF_BLOCK_M, REST, Array
+from flashrt_ros.demo.trees.cell import AT_REST, HALF_BLOCK_M, HAND_M, REST, Array
 from flashrt_ros.trees import ServiceBehaviour
 
 CELL = "cell"
@@ -32,6 +33,8 @@ LIFTED_M = 0.06
 """The block hangs on the hand when its middle is so high."""
 DOWN_M, UP_M = -0.09, -0.02
 """The slide when the hand is on a block, and when it has come up."""
+STUCK_STATES, STUCK_M = 25, 0.02
+"""Away from its place of rest the hand is stuck when it moved less in so many measurements."""
 CUES_SEEN = 15
 """When he has seen this many messages of a cue, so has the policy."""
 LONG_S, SHORT_S = 30.0, 0.02
@@ -76,6 +79,7 @@ class Onlooker(Node):
         self.block_m, self.joints = _NOWHERE, _NOWHERE
         self._cues = 0
         self._was_down = False
+        self._track: deque[Array] = deque(maxlen=STUCK_STATES)
 
     # What he sees
 
@@ -157,6 +161,16 @@ class Onlooker(Node):
         """RUNNING until he sees that something is so; FAILURE if that takes too long."""
         return Until(name, condition, timeout_s, self.clock, **options)
 
+    def until_past(self, name: str, y_m: float, timeout_s: float = 5.0) -> Behaviour:
+        """Likewise, of the hand beyond a line; FAILURE when it is stuck on the way."""
+        return self.until(
+            name,
+            lambda: bool(self.hand_m[1] > y_m),
+            timeout_s,
+            begin=self._track.clear,
+            hopeless=self._stuck,
+        )
+
     def until_lifted(self, timeout_s: float = 5.0) -> Behaviour:
         """Likewise, of the block in the air; FAILURE when the hand comes up without it."""
         return self.until(
@@ -170,6 +184,11 @@ class Onlooker(Node):
     def until_placed(self, goal_m: tuple[float, float], timeout_s: float = 5.0) -> Behaviour:
         """Likewise, of the block at its goal."""
         return self.until("block at its goal", lambda: self.placed(goal_m), timeout_s)
+
+    def _stuck(self) -> bool:
+        left = np.hypot(*(self.hand_m - HAND_M)) > 3 * STUCK_M
+        full = len(self._track) == STUCK_STATES
+        return bool(left and full and np.ptp(self._track, axis=0).max() < STUCK_M)
 
     def _forget_the_hand(self) -> None:
         self._was_down = False
@@ -186,4 +205,5 @@ class Onlooker(Node):
 
     def _on_joints(self, message: JointState) -> None:
         self.joints = np.array(message.position)
+        self._track.append(self.hand_m)
         self._was_down |= bool(self.joints[2] < DOWN_M)
