@@ -59,8 +59,12 @@ def test_a_figure_marks_where_branches_come_apart() -> None:
     assert apart["annotations"][0]["text"] == "apart from 0.333 s on"
     assert "shapes" not in never
     data = page._figures[0]["data"]
-    assert [line["name"] for line in data] == ["seed 0", "seed 1", "seed 2", "seed 3", "recorded"]
-    np.testing.assert_array_equal(data[2]["y"], made.actions_BHA[2, :, 0])
+    names = ["spread", "seed 0", "seed 1", "seed 2", "seed 3", "recorded"]
+    assert [line.get("name") for line in data] == [None, *names]
+    np.testing.assert_array_equal(data[4]["y"], made.actions_BHA[2, :, 0])
+    np.testing.assert_array_equal(data[1]["customdata"], made.spread_HA()[:, 0])
+    np.testing.assert_array_equal(data[1]["y"], made.actions_BHA[:, :, 0].max(0))
+    np.testing.assert_array_equal(data[0]["y"], made.actions_BHA[:, :, 0].min(0))
     np.testing.assert_array_equal(data[-1]["y"], made.recorded_HA[:, 0])
 
 

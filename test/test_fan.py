@@ -72,6 +72,8 @@ def test_the_report_gets_json() -> None:
         "spread_end": 2.0,
     }
     assert found["joints"][1]["diverges_step"] is None
+    ended = make([[[1.0], [NAN]], [[4.0], [NAN]]], [[0.0], [0.0]]).as_json()
+    assert ended["joints"][0]["spread_end"] == 3.0
     assert make([[[1.0]]], [[NAN]]).as_json()["branches"][0]["distance"] == [None]
 
 

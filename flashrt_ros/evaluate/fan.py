@@ -130,13 +130,19 @@ class Fan:
                     "diverges_step": row,
                     "diverges_s": None if row is None else row * self.period_s,
                     "spread_max": _number(np.nan_to_num(spread_H).max(initial=0.0)),
-                    "spread_end": _number(spread_H[-1]) if len(spread_H) else None,
+                    "spread_end": _last(spread_H),
                 }
                 for name, unit, row, spread_H in zip(
                     self.names, self.units, apart, spread_HA.T, strict=True
                 )
             ],
         }
+
+
+def _last(values_H: np.ndarray) -> float | None:
+    """The last value that there is."""
+    known_H = values_H[np.isfinite(values_H)]
+    return float(known_H[-1]) if len(known_H) else None
 
 
 def _number(value: Any) -> float | None:

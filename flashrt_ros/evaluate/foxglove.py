@@ -64,7 +64,10 @@ def layout(
     timing = [add("Plot", _plot("latency (ms)", latency))]
     timing += [add("Plot", _plot("age of inputs (ms)", ages))] if ages else []
     faults = [
-        add("RosOut", {"topicToRender": f"{root}/{label}/fault", "minLogLevel": 1})
+        add(
+            "RosOut",
+            {"topicToRender": f"{root}/{label}/fault", "minLogLevel": 1, "searchTerms": []},
+        )
         for label in labels
     ]
     chunks = [

@@ -227,7 +227,8 @@ def _fan(page: Page, fan: Fan, report: Mapping[str, Any]) -> str:
     return (
         f"<section><h2>Fork of {escaped(fan.policy)} at step {fan.index:,} of"
         f" {escaped(tables.short(fan.source, report))}</h2><p>{len(fan.branches)} branches from"
-        " one state, over the same recorded observations; the recorded command dashed.</p>"
+        " one state, over the same recorded observations; their spread shaded, the recorded"
+        " command dashed.</p>"
         f"{figures.fan_legend(fan)}"
         f'<div class="fans">{"".join(cards)}</div>{table(lines)}{tables.fan(fan)}</section>'
     )

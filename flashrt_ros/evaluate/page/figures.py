@@ -117,11 +117,12 @@ def fan_legend(fan: Fan) -> str:
 
 
 def fan(page: Page, fan: Fan, element: int) -> str:
-    """Returns one element of a fan: a line a branch, and the recorded command."""
+    """Returns one element of a fan: a line a branch, their spread, and the recorded command."""
     seconds = (np.arange(len(fan.recorded_HA)) * fan.period_s).tolist()
     actions_BH = fan.actions_BHA[:, :, element]
     unit = escaped(fan.units[element])
-    data: list[dict[str, Any]] = [
+    data = _band(seconds, actions_BH)
+    data += [
         {
             "type": "scatter",
             "mode": "lines",
@@ -162,3 +163,25 @@ def fan(page: Page, fan: Fan, element: int) -> str:
             | {"xanchor": "left", "text": f"apart from {at:.3g} s on"}
         ]
     return page.figure(data, layout, bar=False)
+
+
+def _band(seconds: Sequence[float], actions_BH: np.ndarray) -> list[dict[str, Any]]:
+    """What lies between the smallest and the largest action of the branches."""
+    alive_H = np.isfinite(actions_BH).any(axis=0)
+    shown_BH = actions_BH[:, alive_H]
+    low_H, high_H = np.nanmin(shown_BH, axis=0), np.nanmax(shown_BH, axis=0)
+    edge = {
+        "type": "scatter",
+        "mode": "lines",
+        "x": np.asarray(seconds)[alive_H].tolist(),
+        "line": {"width": 0},
+    }
+    spread = {
+        "name": "spread",
+        "y": high_H.tolist(),
+        "customdata": (high_H - low_H).tolist(),
+        "hovertemplate": "%{customdata:.4g}",
+        "fill": "tonexty",
+        "fillcolor": "rgba(0, 114, 178, 0.12)",
+    }
+    return [{**edge, "y": low_H.tolist(), "hoverinfo": "skip"}, {**edge, **spread}]
