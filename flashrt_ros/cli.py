@@ -105,7 +105,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if parsed.command is None:
             _parser(None).print_help()
             return USAGE
-        code: int = parsed.run(parsed)
+        try:
+            code: int = parsed.run(parsed)
+        except ModuleNotFoundError as error:  # what the work itself imports, such as a simulator
+            raise _missing(parsed.command, error) from error
         sys.stdout.flush()
     except FlashRTError as error:
         return _report(error, debug)
@@ -162,10 +165,15 @@ def _import(command: Command) -> object:
     try:
         return importlib.import_module(command.module)
     except ModuleNotFoundError as error:
-        raise NotFoundError(
-            f"`flashrt_ros {command.name}` needs the Python module {error.name!r}, which is not "
-            "installed; `flashrt_ros doctor` says how to install what is missing"
-        ) from error
+        raise _missing(command.name, error) from error
+
+
+def _missing(command: str, error: ModuleNotFoundError) -> NotFoundError:
+    return NotFoundError(
+        f"`flashrt_ros {command}` needs the Python module {error.name!r}, which is not installed: "
+        "the README's 'With pip' names the extras (demo has mujoco and py_trees), and "
+        "`flashrt_ros doctor` says what is missing of ROS and torch"
+    )
 
 
 if __name__ == "__main__":

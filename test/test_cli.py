@@ -83,6 +83,16 @@ def test_a_missing_module_points_to_the_doctor(
     assert "needs the Python module 'no_such_module_here'" in capsys.readouterr().err
 
 
+def test_so_does_a_module_that_is_missed_only_when_the_work_begins(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with_command(monkeypatch, raising(ModuleNotFoundError("no mujoco", name="mujoco")))
+    assert cli.main(["work"]) == 2
+    words = capsys.readouterr().err
+    assert "`flashrt_ros work` needs the Python module 'mujoco'" in words
+    assert "flashrt_ros doctor" in words
+
+
 def test_help_names_every_command_and_imports_nothing_heavy() -> None:
     code = (
         "import sys; from flashrt_ros.cli import main; code = main(['--help']);"
