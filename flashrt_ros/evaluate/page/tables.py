@@ -200,10 +200,10 @@ def fan(fan: Fan) -> str:
     for branch in figures["branches"]:
         pairs = zip(fan.units, branch["distance"], strict=True)
         distance = by_unit([{"unit": u, "rms": d} for u, d in pairs], "rms")
-        seed = str(number(branch["seed"]))
+        seed = number(None) if branch["seed"] is None else str(branch["seed"])
         head = [branch["label"], branch["policy"], seed, number(branch["steps"])]
         lines.append([*head, distance, branch["task"]])
-    return table(lines)
+    return table(_filled(lines))
 
 
 def details(value: Any) -> list[tuple[str, str]]:
