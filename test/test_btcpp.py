@@ -7,6 +7,8 @@ nodes; and that whatever is wrong in XML is refused with its name before anythin
 
 from __future__ import annotations
 
+import importlib
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -345,6 +347,14 @@ def test_every_node_of_the_model_can_be_used(plant: Plant) -> None:
             asked = [verb for verb, _ in plant.server.log] + [o.message for o in tree.outcomes]
             assert status in ("SUCCESS", "FAILURE")
             assert any(model.service in word for word in asked)
+
+
+def test_without_the_bindings_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in sys.modules if name.startswith("flashrt_ros.trees.btcpp")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "behaviortreepy", None)
+    with pytest.raises(ModuleNotFoundError, match=r"flashrt_ros\[btcpp\]"):
+        importlib.import_module("flashrt_ros.trees.btcpp")
 
 
 @pytest.mark.parametrize("name", sorted(path.name for path in TREES.glob("*.xml")))

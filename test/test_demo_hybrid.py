@@ -30,9 +30,9 @@ from flashrt_ros.demo.rollout_hybrid import (
     session_of,
     undrafted,
 )
-from flashrt_ros.demo.share import shared
 from flashrt_ros.policies.hybrid.decode import ACCEPTED
 from flashrt_ros.policies.registry import load_policy
+from flashrt_ros.ros.share import shared
 from flashrt_ros.testing import check_policy
 from flashrt_ros.testing.ablation import ROWS_ALONE, ablate
 

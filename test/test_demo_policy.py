@@ -17,10 +17,10 @@ from flashrt_ros.demo import rollout
 from flashrt_ros.demo.arm import tip_of
 from flashrt_ros.demo.policy import WEIGHTS, make
 from flashrt_ros.demo.rollout import Rollout
-from flashrt_ros.demo.share import shared
 from flashrt_ros.demo.task import CUE_S, HOME_RAD, RING_CENTRE_M, observation
 from flashrt_ros.demo.trial import BUMP_S, TIME_LIMIT_S, Judge, draw_trials
 from flashrt_ros.policies.registry import load_policy
+from flashrt_ros.ros.share import shared
 from flashrt_ros.runtime.session import PolicySession
 from flashrt_ros.testing import check_policy
 

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from flashrt_ros.contract import Contract
 from flashrt_ros.demo import task
 from flashrt_ros.demo.arm import LIMITS_RAD, Arm, joints_for, tip_of
-from flashrt_ros.demo.share import shared
 from flashrt_ros.demo.trial import Judge, draw_trials, wilson
+from flashrt_ros.ros.share import shared
 
 NONE = np.full(2, np.nan)
 

@@ -27,9 +27,9 @@ from sensor_msgs.msg import JointState
 from std_msgs.msg import String
 
 from flashrt_ros.demo.client import POLICY
-from flashrt_ros.demo.share import PACKAGE, shared
 from flashrt_ros.errors import StorageError
 from flashrt_ros.msg import ActionChunk, CapsuleEvent, PolicyStatus, PolicyStep, Provenance
+from flashrt_ros.ros.share import PACKAGE, shared
 
 
 @dataclass(frozen=True)

@@ -15,10 +15,10 @@ from pathlib import Path
 from types import FrameType
 
 from flashrt_ros.demo.report import Report
-from flashrt_ros.demo.share import shared
 from flashrt_ros.demo.trial import Way
 from flashrt_ros.errors import DeadlineError, InvalidArgumentError
 from flashrt_ros.process import Process, free_domain, node_command, set_environment
+from flashrt_ros.ros.share import shared
 
 START_S = 60.0
 """A loaded machine with a cold disk takes long to import torch."""

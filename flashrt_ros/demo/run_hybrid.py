@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from flashrt_ros.demo.recall import RATE_HZ, Recall, draw_recalls, goals
-from flashrt_ros.demo.share import shared
 from flashrt_ros.demo.trial import TIME_LIMIT_S, Judge, wilson
 from flashrt_ros.errors import DeadlineError
 from flashrt_ros.process import Process, free_domain, node_command, set_environment
+from flashrt_ros.ros.share import shared
 
 START_S = 60.0
 CONTRACT = "config/demo_recall.contract.yaml"

@@ -14,11 +14,11 @@ from py_trees.behaviour import Behaviour
 from py_trees.common import Status
 from py_trees.composites import Sequence as SequenceOf
 
-from flashrt_ros.demo.share import shared
 from flashrt_ros.demo.trees.episode import GOAL_M, Episode, Facts
 from flashrt_ros.demo.trees.onlooker import CELL, Onlooker
 from flashrt_ros.errors import DeadlineError
 from flashrt_ros.process import Process, node_command
+from flashrt_ros.ros.share import shared
 from flashrt_ros.trees import PolicyLink, WaitUntilFresh, text_tree, tick_through, verb_table
 
 CONTRACT = "config/demo_pick.contract.yaml"
