@@ -57,7 +57,7 @@ def test_a_saved_track_is_the_same(tmp_path: Path, options: Options) -> None:
     assert found.names == track.names
     assert np.array_equal(found.latency_ms_T, track.latency_ms_T)
     assert all(np.array_equal(found.ages_ms[k], v) for k, v in track.ages_ms.items())
-    found.predicted_TA[3] += 1e-12
+    found.sent_TA[3] += 1e-12
     found.save(tmp_path / "track.npz")
     with pytest.raises(CorruptError, match="found another content"):
         Track.load(tmp_path / "track.npz")

@@ -128,7 +128,7 @@ def test_a_delay_against_direct_sums() -> None:
     runs = [slice(0, 37), slice(37, 90)]
     best = (0.0, 0)
     for lag in range(-50, 51):
-        before_T = shifted(runs, x_T[:, None], lag)[:, 0]
+        before_T = shifted(runs, x_T, lag)
         both = np.isfinite(before_T) & np.isfinite(y_T)
         if both.sum() >= 44:
             best = max(best, (float(np.corrcoef(before_T[both], y_T[both])[0, 1]), lag))
@@ -234,6 +234,6 @@ def test_stale_steps_and_gaps_are_counted_by_input() -> None:
 
 def test_runs_end_at_gaps_and_at_episodes() -> None:
     assert unbroken(broken_track()) == [slice(0, 25), slice(25, 33), slice(33, 40)]
-    values_TA = np.arange(40.0)[:, None]
-    assert shifted(unbroken(broken_track()), values_TA, 2)[25:29, 0].tolist()[2:] == [25.0, 26.0]
-    assert np.isnan(shifted(unbroken(broken_track()), values_TA, -2)[23:25]).all()
+    values_T = np.arange(40.0)
+    assert shifted(unbroken(broken_track()), values_T, 2)[27:29].tolist() == [25.0, 26.0]
+    assert np.isnan(shifted(unbroken(broken_track()), values_T, -2)[23:25]).all()

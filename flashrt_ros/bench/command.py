@@ -28,6 +28,7 @@ BENCHMARKS: dict[str, str] = {
     "services": "round trips of the node's services beside a bare Trigger server",
     "trees": "ticks of a behaviour tree with a verb in every tenth, beside its empty twin",
     "path": "images in real DDS to commands in real DDS, against bare inference",
+    "evaluate": "evaluation of recordings against real time; memory that a large one takes",
     "startup": "process start and configure to the first action",
 }
 POLICY = "policy"
@@ -75,6 +76,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=0.0,
         metavar="S",
         help="of path: how long to look at the node (default: 30)",
+    )
+    parser.add_argument(
+        "--size-gb",
+        type=float,
+        default=1.0,
+        metavar="GB",
+        help="of evaluate: size of the large recording, which is written and deleted (default: 1)",
     )
     parser.add_argument("--quick", action="store_true", help="few samples: see that it works")
     parser.add_argument(
@@ -161,6 +169,8 @@ def _check(arguments: argparse.Namespace) -> None:
         raise InvalidArgumentError(
             f"--observations: expected 1 or more, found {arguments.observations}"
         )
+    if not 0 < arguments.size_gb <= 1000:
+        raise InvalidArgumentError(f"--size-gb: expected 0 to 1000, found {arguments.size_gb}")
     if PREDICT not in arguments.names:
         if arguments.bandwidth_gbs is not None:
             raise InvalidArgumentError(f"--bandwidth-gbs belongs to {PREDICT}")
@@ -205,6 +215,7 @@ def _measure(arguments: argparse.Namespace) -> Figures:
         observations=arguments.observations,
         recorded=arguments.recorded,
         seconds=arguments.seconds,
+        size_gb=arguments.size_gb,
         say=on_terminal(),
     )
     top = facts(options)

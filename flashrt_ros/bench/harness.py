@@ -34,6 +34,7 @@ class Options:
         observations: With how many a fast policy is compared with the exact one, at most.
         recorded: File of observations for that; None: random ones.
         seconds: How long the benchmark ``path`` looks at the node; 0: as long as it finds enough.
+        size_gb: Of the large recording of the benchmark ``evaluate``.
         say: Told what is measured next, by those that take long; at last nothing.
     """
 
@@ -45,6 +46,7 @@ class Options:
     observations: int = 1000
     recorded: Path | None = None
     seconds: float = 0.0
+    size_gb: float = 1.0
     say: Say = silent
 
     @property

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-CHUNK_BYTES = 64 << 20
+CHUNK_BYTES = 32 << 20
 """Rows of chunks that are kept; of more every second chunk is dropped, then every fourth ..."""
 
 

@@ -42,19 +42,22 @@ def splice_figures(track: Track) -> SpliceFigures | None:
     if not track.chunks:
         return None
     runs = unbroken(track)
-    size = track.predicted_TA.shape[1]
-    change_TA = np.abs(track.predicted_TA - shifted(runs, track.predicted_TA, 1))
-    recorded_TA = np.abs(track.recorded_TA - shifted(runs, track.recorded_TA, 1))
+    elements = range(track.predicted_TA.shape[1])
+
+    def change(values_TA: np.ndarray, a: int) -> np.ndarray:
+        values_T = values_TA[:, a].astype(np.float64)
+        return np.abs(values_T - shifted(runs, values_T, 1))
+
     # Of chunks that were thinned out some adoptions count as other steps.
     at_T = np.isin(track.index_T, track.chunk_adopted_C)
     return SpliceFigures(
         chunks=track.chunks,
         splices=len(track.splice_index_S),
-        mean_difference=[mean(np.abs(track.splice_SA[:, a])) for a in range(size)],
-        max_difference=[largest(track.splice_SA[:, a]) for a in range(size)],
-        step_at=[mean(change_TA[at_T, a]) for a in range(size)],
-        step_elsewhere=[mean(change_TA[~at_T, a]) for a in range(size)],
-        recorded_step=[mean(recorded_TA[:, a]) for a in range(size)],
+        mean_difference=[mean(np.abs(track.splice_SA[:, a])) for a in elements],
+        max_difference=[largest(track.splice_SA[:, a]) for a in elements],
+        step_at=[mean(change(track.predicted_TA, a)[at_T]) for a in elements],
+        step_elsewhere=[mean(change(track.predicted_TA, a)[~at_T]) for a in elements],
+        recorded_step=[mean(change(track.recorded_TA, a)) for a in elements],
     )
 
 

@@ -106,8 +106,9 @@ class Driver:
         self._episodes = Column((), np.int32)
         self._stepped = Column((), np.bool_)
         self._recorded = Column((size,), np.float64)
-        self._state = Column((size,), np.float64)
-        self._predicted = Column((size,), np.float64)
+        # Policies give float32, and so does the sampler: nothing is lost.
+        self._state = Column((size,), np.float32)
+        self._predicted = Column((size,), np.float32)
         self._sent = Column((size,), np.float64)
         self._latency_ms = Column((), np.float64)
         self._inputs: tuple[str, ...] = ()
@@ -120,7 +121,7 @@ class Driver:
         # Of the chunk under way: the moment of row 0, and its rows.
         self._following: tuple[int, npt.NDArray[np.float32]] | None = None
         self._splice_index = Column((), np.int64)
-        self._splices = Column((size,), np.float64)
+        self._splices = Column((size,), np.float32)
         self._nothing = np.full(size, np.nan)
 
     @property
@@ -192,7 +193,7 @@ class Driver:
                 for words, count in self._limiter.held.items()
             ]
         remarks += [f"{count} task texts were refused: {w}" for w, count in self._refused.items()]
-        ages = self._ages.array() if self._ages is not None else np.empty((0, 0))
+        ages = self._ages.array() if self._ages is not None else np.empty((0, 0), np.float32)
         return Track(
             policy=self.label,
             source=self._source,
@@ -209,7 +210,7 @@ class Driver:
             predicted_TA=self._predicted.array(),
             sent_TA=self._sent.array(),
             latency_ms_T=self._latency_ms.array(),
-            ages_ms={name: ages[:, i].copy() for i, name in enumerate(self._inputs)},
+            ages_ms={name: ages[:, i] for i, name in enumerate(self._inputs)},
             fault_T=self._faults,
             chunk_start_C=self._chunks.starts(),
             chunk_adopted_C=self._chunks.adopted(),
@@ -256,7 +257,7 @@ class Driver:
             start, old_HA = self._following
             if index - start < len(old_HA):
                 self._splice_index.add(index)
-                self._splices.add(rows_HA[row].astype(np.float64) - old_HA[index - start])
+                self._splices.add(rows_HA[row] - old_HA[index - start])
         self._following = (index - row, rows_HA)
         self._chunks.add(index - row, index, rows_HA)
 
@@ -265,7 +266,7 @@ class Driver:
     ) -> None:
         if self._ages is None:
             self._inputs = tuple(moment.ages_ms)
-            self._ages = Column((len(self._inputs),), np.float64)
+            self._ages = Column((len(self._inputs),), np.float32)
         self._ages.add([moment.ages_ms.get(name, float("nan")) for name in self._inputs])
         self._index.add(moment.index)
         self._time_ns.add(moment.time_ns)

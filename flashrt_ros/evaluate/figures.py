@@ -75,43 +75,42 @@ class JointFigures:
 
 def joint_figures(track: Track) -> list[JointFigures]:
     """Figures of each element of a run."""
-    runs = unbroken(track)
-    recorded_TA, predicted_TA, state_TA = track.recorded_TA, track.predicted_TA, track.state_TA
-    error_TA = predicted_TA - recorded_TA
-    both_TA = np.isfinite(error_TA)
-    hold_TA = np.where(both_TA, shifted(runs, recorded_TA, 1) - recorded_TA, np.nan)
-    jerk_A, recorded_jerk_A = _jerk(track, runs, predicted_TA), _jerk(track, runs, recorded_TA)
-    found = []
-    for a, (name, unit) in enumerate(zip(track.names, track.units, strict=True)):
-        recorded_T, error_T = recorded_TA[:, a], error_TA[:, a]
-        known_T = recorded_T[both_TA[:, a]]
-        lag = lag_of(runs, predicted_TA[:, a], recorded_T, track.period_s)
-        state_lag = lag_of(runs, state_TA[:, a], recorded_T, track.period_s)
-        found.append(
-            JointFigures(
-                name=name,
-                unit=unit,
-                compared=int(both_TA[:, a].sum()),
-                mae=mean(np.abs(error_T)),
-                rmse=rms(error_T),
-                max=largest(error_T),
-                bias=mean(error_T),
-                lag_steps=None if lag is None else lag.steps,
-                lag_ms=_ms(lag, track),
-                lag_correlation=None if lag is None else lag.correlation,
-                mae_at_lag=_mae_at(lag, runs, predicted_TA[:, a], recorded_T),
-                state_lag_steps=None if state_lag is None else state_lag.steps,
-                state_lag_ms=_ms(state_lag, track),
-                state_lag_correlation=None if state_lag is None else state_lag.correlation,
-                state_mae=mean(np.abs(state_TA[:, a] - recorded_T)),
-                state_mae_at_lag=_mae_at(state_lag, runs, state_TA[:, a], recorded_T),
-                baseline_hold_mae=mean(np.abs(hold_TA[:, a])),
-                baseline_mean_mae=mean(np.abs(known_T - known_T.mean())) if known_T.size else None,
-                jerk=jerk_A[a],
-                recorded_jerk=recorded_jerk_A[a],
-            )
-        )
-    return found
+    # One after the other: a long recording must not be in memory several times.
+    return [_joint(track, unbroken(track), a) for a in range(len(track.names))]
+
+
+def _joint(track: Track, runs: list[slice], a: int) -> JointFigures:
+    recorded_T = track.recorded_TA[:, a]
+    predicted_T = track.predicted_TA[:, a].astype(np.float64)
+    state_T = track.state_TA[:, a].astype(np.float64)
+    error_T = predicted_T - recorded_T
+    both_T = np.isfinite(error_T)
+    known_T = recorded_T[both_T]
+    hold_T = np.where(both_T, shifted(runs, recorded_T, 1) - recorded_T, np.nan)
+    lag = lag_of(runs, predicted_T, recorded_T, track.period_s)
+    state_lag = lag_of(runs, state_T, recorded_T, track.period_s)
+    return JointFigures(
+        name=track.names[a],
+        unit=track.units[a],
+        compared=len(known_T),
+        mae=mean(np.abs(error_T)),
+        rmse=rms(error_T),
+        max=largest(error_T),
+        bias=mean(error_T),
+        lag_steps=None if lag is None else lag.steps,
+        lag_ms=_ms(lag, track),
+        lag_correlation=None if lag is None else lag.correlation,
+        mae_at_lag=_mae_at(lag, runs, predicted_T, recorded_T),
+        state_lag_steps=None if state_lag is None else state_lag.steps,
+        state_lag_ms=_ms(state_lag, track),
+        state_lag_correlation=None if state_lag is None else state_lag.correlation,
+        state_mae=mean(np.abs(state_T - recorded_T)),
+        state_mae_at_lag=_mae_at(state_lag, runs, state_T, recorded_T),
+        baseline_hold_mae=mean(np.abs(hold_T)),
+        baseline_mean_mae=mean(np.abs(known_T - known_T.mean())) if known_T.size else None,
+        jerk=_jerk(track, runs, predicted_T),
+        recorded_jerk=_jerk(track, runs, recorded_T),
+    )
 
 
 def _ms(lag: Lag | None, track: Track) -> Number:
@@ -121,14 +120,13 @@ def _ms(lag: Lag | None, track: Track) -> Number:
 def _mae_at(lag: Lag | None, runs: list[slice], after_T: F8, before_T: F8) -> Number:
     if lag is None:
         return None
-    return mean(np.abs(after_T - shifted(runs, before_T[:, None], lag.steps)[:, 0]))
+    return mean(np.abs(after_T - shifted(runs, before_T, lag.steps)))
 
 
-def _jerk(track: Track, runs: list[slice], values_TA: F8) -> list[Number]:
-    """Of each element; steps that were not made leave gaps, over which nothing is taken."""
-    thirds = [np.diff(values_TA[run], n=3, axis=0) for run in runs]
-    third_NA = np.concatenate(thirds) if thirds else values_TA
-    return [rms(third_NA[:, a] / track.period_s**3) for a in range(values_TA.shape[1])]
+def _jerk(track: Track, runs: list[slice], values_T: F8) -> Number:
+    """Steps that were not made leave gaps, over which nothing is taken."""
+    thirds = [np.diff(values_T[run], n=3) for run in runs]
+    return rms(np.concatenate(thirds) / track.period_s**3) if thirds else None
 
 
 @dataclass(frozen=True)

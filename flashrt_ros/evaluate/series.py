@@ -25,18 +25,24 @@ def unbroken(track: Track) -> list[slice]:
     return list(itertools.starmap(slice, itertools.pairwise(edges)))
 
 
-def shifted(runs: Sequence[slice], values_TA: F8, steps: int) -> F8:
-    """What stood ``steps`` moments before each moment of its own run; NaN where nothing did."""
-    found_TA = np.full_like(values_TA, np.nan)
+def shifted(runs: Sequence[slice], values_T: F8, steps: int) -> F8:
+    """What stood ``steps`` moments before each moment of its own run; NaN where nothing did.
+
+    Args:
+        runs: See ``unbroken``.
+        values_T: ``(T, ...)``.
+        steps: Negative: what stands so many moments after it.
+    """
+    found_T = np.full_like(values_T, np.nan)
     for run in runs:
         size = run.stop - run.start
         if abs(steps) >= size:
             continue
         if steps >= 0:
-            found_TA[run.start + steps : run.stop] = values_TA[run.start : run.stop - steps]
+            found_T[run.start + steps : run.stop] = values_T[run.start : run.stop - steps]
         else:
-            found_TA[run.start : run.stop + steps] = values_TA[run.start - steps : run.stop]
-    return found_TA
+            found_T[run.start : run.stop + steps] = values_T[run.start - steps : run.stop]
+    return found_T
 
 
 def mean(values: npt.NDArray[Any]) -> float | None:

@@ -82,18 +82,18 @@ class Track:
     episode_T: I4
     stepped_T: Flags
     recorded_TA: F8
-    state_TA: F8
-    predicted_TA: F8
+    state_TA: F4 | F8
+    predicted_TA: F4 | F8
     sent_TA: F8
     latency_ms_T: F8
-    ages_ms: dict[str, F8]
+    ages_ms: dict[str, F4 | F8]
     fault_T: list[str]
     chunk_start_C: I8
     chunk_adopted_C: I8
     chunks_CHA: F4
     chunks: int = 0
     splice_index_S: I8 = field(default_factory=lambda: np.zeros(0, np.int64))
-    splice_SA: F8 = field(default_factory=lambda: np.zeros((0, 0)))
+    splice_SA: F4 = field(default_factory=lambda: np.zeros((0, 0), np.float32))
     remarks: list[str] = field(default_factory=list)
     digest: str = ""
 
