@@ -230,6 +230,10 @@ class Loop:
         self.executor.add_node(node)
         self.longest_ms = 0.0
         py_trees.trees.setup(root, node=node)
+        end_s = time.monotonic() + DEADLINE_S
+        while missing := root.link.absent():
+            assert time.monotonic() < end_s, missing
+            self.executor.spin_once(timeout_sec=0.05)
 
     def tick(self) -> Status:
         begin_s = time.perf_counter()
@@ -256,6 +260,37 @@ class Loop:
         for behaviour in self.root.iterate():
             behaviour.shutdown()
         self.executor.shutdown()
+
+
+class Freeze(Behaviour):
+    """Fails, with the policy node frozen."""
+
+    def __init__(self, stage: Stage) -> None:
+        super().__init__("freeze")
+        self.stage = stage
+
+    def update(self) -> Status:
+        self.stage.process.send(signal.SIGSTOP)
+        return Status.FAILURE
+
+
+def test_a_retry_on_a_frozen_node_fails_in_time_and_leaves_nothing(
+    stage: Stage, node: Any
+) -> None:
+    see_running(stage)
+    for name in names(stage):
+        stage.do("drop_capsule", name=name)
+    root = trees.RetryFromCapsule("retry", Freeze(stage), timeout_s=1.0)
+    loop = Loop(root, node)
+    assert loop.round()[0] is Status.FAILURE
+    assert "retry: restore: no answer from /policy/restore within 1 s" in root.feedback_message
+    stage.process.send(signal.SIGCONT)
+    # What was asked of it meanwhile is done now: the restore, and the capsule's drop after it.
+    end_s = time.monotonic() + DEADLINE_S
+    while names(stage):
+        assert time.monotonic() < end_s
+    loop.close()
+    stage.do("resume")
 
 
 def see_running(stage: Stage) -> None:

@@ -311,6 +311,14 @@ def test_a_bad_score_is_a_failure_and_changes_nothing(score: Any, words: str) ->
     tree.close()
 
 
+def test_a_preview_without_a_chunk_a_branch_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    tree = choose(lambda chunk: 0.0)
+    monkeypatch.setattr(tree.server, "_preview", lambda request, response: None)
+    assert tree.run() is Status.FAILURE
+    assert tree.root.feedback_message == "choose: preview: expected 4 chunks, found 0"
+    tree.close()
+
+
 def test_a_node_too_busy_for_a_preview_is_asked_again() -> None:
     tree = choose(lambda chunk: 0.0)
     tree.server.refuse["preview"] = refuse(ErrorCode.BUSY, times=3)

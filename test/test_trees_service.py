@@ -206,6 +206,7 @@ def test_a_service_that_comes_late_is_called() -> None:
     tree.node.there = False
     for _ in range(5):
         assert tree.tick(0.1) is Status.RUNNING
+        assert tree.root.feedback_message == "waits for service /policy/snapshot"
     tree.node.there = True
     assert tree.run() is Status.SUCCESS
     tree.close()

@@ -95,6 +95,11 @@ class Call:
         """Whether it was answered, lost or let go."""
         return self._over
 
+    @property
+    def waits_for(self) -> str:
+        """Name of the service while no node offers it; empty once the request was sent."""
+        return "" if self._futures or self._over else str(self._client.srv_name)
+
     def poll(self) -> bool:
         """Looks for the answer; never waits.
 

@@ -20,7 +20,7 @@ from flashrt_ros.trees.service import TIMEOUT_S
 def rows(chunk: Any) -> npt.NDArray[np.float64]:
     """The rows of an ``ActionChunk``, ``(H, A)``, in the units of the contract; a copy."""
     values: npt.NDArray[np.float64] = np.array(chunk.data, dtype=np.float64)
-    return values.reshape(chunk.horizon, len(chunk.names))
+    return values.reshape(chunk.horizon, -1)
 
 
 class ChooseByPreview(Script, Behaviour):
@@ -93,6 +93,9 @@ class ChooseByPreview(Script, Behaviour):
         self.feedback_message = f"previewing {len(branches)} branches"
         yield from self.ask("fork", name=source, names=branches, seeds=seeds)
         answer = yield from self.ask("preview", patient=True, names=branches)
+        if len(answer.chunks) != len(branches):
+            found = len(answer.chunks)
+            raise CallError(f"preview: expected {len(branches)} chunks, found {found}", False)
         for index, chunk in enumerate(answer.chunks):
             self.scores.append(self._score(index, chunk))
         best = max(self.scores)

@@ -97,7 +97,8 @@ class ServiceBehaviour(Linked):
         assert self._call is not None
         assert self.link is not None
         if not self._call.poll():
-            self.feedback_message = ""
+            absent = self._call.waits_for
+            self.feedback_message = f"waits for service {absent}" if absent else ""
             return Status.RUNNING
         self.response, self.took_ms = self._call.response, self._call.took_ms
         if self._call.problem:
