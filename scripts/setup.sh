@@ -13,6 +13,13 @@
 # FLASHRT_ROS_TORCH    what to ask pip for, for example torch==2.9.1 (chosen by machine)
 # FLASHRT_ROS_DISTRO   which wheels where no ROS 2 is sourced: jazzy (default) or kilted
 
+if [ "${BASH_SOURCE[0]}" = "$0" ]; then
+  printf '%s\n' "scripts/setup.sh sets nothing up by itself: scripts/demo.sh and scripts/test.sh source it." \
+    "To make the environment alone, with what the nodes need:" \
+    "    bash -c '. scripts/setup.sh && set_up'" >&2
+  exit 2
+fi
+
 set -euo pipefail
 
 root=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)

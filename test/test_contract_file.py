@@ -262,3 +262,46 @@ def test_the_example_in_the_reference_is_valid() -> None:
         fields["observations"] += yaml.safe_load(entry)
     assert len(Contract.from_dict(fields).observations) == 1 + len(entries)
     assert JOINTS["type"] in page
+
+
+def test_a_fault_in_a_file_names_its_line_and_every_entry_has_its_say(tmp_path: Path) -> None:
+    text = """\
+version: 1
+robot: arm
+control_rate_hz: 50.0
+observations:
+  - key: state
+    max_age_ms: soon
+    parts:
+      - {topic: j, type: sensor_msgs/msg/JointState, field: position, names: [a]}
+  - key: cue
+    max_age_ms: 100
+    parts: &parts
+      - topic: j
+        type: sensor_msgs/msg/JointState
+        field: position
+        name: [a]
+actions:
+  - topic: c
+    type: std_msgs/msg/Float64
+    field: velocity
+    names: [a]
+    limits:
+      a: [2.0, 1.0]
+start: unchecked
+"""
+    path = tmp_path / "arm.yaml"
+    path.write_text(text)
+    with pytest.raises(ContractError) as refused:
+        Contract.load(path)
+    lines = str(refused.value).splitlines()
+    assert len(lines) == 3
+    assert lines[0].startswith(f"{path}:6: observations[0].max_age_ms: expected a finite number")
+    assert lines[1].startswith(f"{path}:15: observations[1].parts[0].name: unknown key")
+    assert lines[2].startswith(f"{path}:21: actions[0].limits.a: expected the lowest value first")
+    # A key that is missing is missed where its mapping begins.
+    path.write_text(text.replace("    max_age_ms: soon\n", ""))
+    with pytest.raises(
+        ContractError, match=r"arm.yaml:5: observations\[0\].max_age_ms: .*no such"
+    ):
+        Contract.load(path)

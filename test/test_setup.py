@@ -1,4 +1,4 @@
-"""Pins that two set-ups of one environment never work at once."""
+"""Pins that two set-ups of one environment never work at once, and that one alone says so."""
 
 from __future__ import annotations
 
@@ -30,3 +30,11 @@ def test_lock_outlives_the_environment_that_is_made_anew(tmp_path: Path) -> None
     )
     assert "waiting for another set-up" in done.stdout, done.stderr
     assert done.returncode == 124, "the second one must wait, not go on"
+
+
+def test_run_by_itself_it_says_what_it_is_for() -> None:
+    command = ["bash", str(ROOT / "scripts" / "setup.sh")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "scripts/demo.sh and scripts/test.sh source it" in done.stderr
+    assert "set_up" in done.stderr

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,7 +16,7 @@ from flashrt_ros.contract.entries import (
 )
 from flashrt_ros.contract.frames import INPUTS as FRAME_INPUTS
 from flashrt_ros.contract.schema import KEYS, Input, Observation, Output, Part, Qos, Start
-from flashrt_ros.contract.section import Section, parse
+from flashrt_ros.contract.section import Faults, Section, parse
 from flashrt_ros.contract.stop import StopInput
 from flashrt_ros.contract.task import TaskInput
 from flashrt_ros.errors import ContractError
@@ -92,26 +91,29 @@ class Contract:
                 Path(source).parent / path for path in top.names("message_definitions")
             )
         rate_hz = top.number("control_rate_hz", least=0.01, most=1000.0)
-        observations = tuple(
-            read_observation(section)
-            for section in top.sections("observations", KEYS["observation"])
+        faults = Faults()
+        observations = top.sections("observations", KEYS["observation"], read_observation, faults)
+        actions = top.sections(
+            "actions", KEYS["action"], lambda each: read_output(each, 1.0 / rate_hz), faults
         )
-        actions = tuple(
-            read_output(section, 1.0 / rate_hz)
-            for section in top.sections("actions", KEYS["action"])
-        )
+        task, stop = None, None
+        with faults:
+            task = read_task_input(top)
+        with faults:
+            stop = read_stop_input(top)
+        # How motion begins depends on what is read and commanded.
+        faults.settle()
         contract = cls(
             robot=top.text("robot"),
             control_rate_hz=rate_hz,
-            observations=observations,
-            actions=actions,
+            observations=tuple(observations),
+            actions=tuple(actions),
             unused_actions=top.indices("unused_actions", ()),
-            start=read_start(top, observations, actions),
+            start=read_start(top, tuple(observations), tuple(actions)),
             on_time_jump=top.text("on_time_jump", "hold", ("hold", "reset")),
-            task=read_task_input(top),
-            stop=read_stop_input(top),
+            task=task,
+            stop=stop,
             source=source,
-            document=json.dumps(value, sort_keys=True, default=str),
         )
         _check_topics(contract, top)
         return contract

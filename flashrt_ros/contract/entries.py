@@ -160,7 +160,7 @@ def read_observation(section: Section) -> Observation:
             info = read_camera_info(about, read_topic(about), read_qos(about, qos))
         image = read_image(inner, read_topic(inner), read_qos(inner, qos), info)
     else:
-        parts = tuple(read_part(part, qos) for part in section.sections("parts", KEYS["part"]))
+        parts = tuple(section.sections("parts", KEYS["part"], lambda part: read_part(part, qos)))
     return Observation(
         key=section.text("key"),
         parts=parts,

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import difflib
 import math
+import re
 import reprlib
-from collections.abc import Hashable, Mapping, Sequence
-from typing import Any, NoReturn
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
+from typing import Any, NoReturn, TypeVar
 
 import yaml
 
 from flashrt_ros.errors import ContractError
+
+Read = TypeVar("Read")
 
 REQUIRED: Any = object()
 """Default of a key that must be there."""
@@ -23,15 +27,43 @@ class _StrictLoader(yaml.SafeLoader):
     """SafeLoader that refuses a key given twice, which YAML would settle by the last one."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
-        seen: set[str] = set()
+        lines: dict[str, int] = {}
         for key_node, _ in node.value:
             key = str(key_node.value)
-            if key in seen:
+            if key in lines:
                 raise yaml.constructor.ConstructorError(
                     None, None, f"key {key!r} is given twice", key_node.start_mark
                 )
-            seen.add(key)
-        return super().construct_mapping(node, deep)
+            lines[key] = key_node.start_mark.line + 1
+        return Located(super().construct_mapping(node, deep), node.start_mark.line + 1, lines)
+
+    def construct_located(self, node: yaml.MappingNode) -> Iterator[dict[Hashable, Any]]:
+        """In two steps, as YAML's references need it."""
+        found = Located({}, node.start_mark.line + 1, {})
+        yield found
+        found.take(self.construct_mapping(node))
+
+
+class Located(dict[Hashable, Any]):
+    """A mapping that knows where its keys stand.
+
+    Attributes:
+        line: Of the mapping, from 1.
+        lines: Of each key.
+    """
+
+    def __init__(self, content: Mapping[Hashable, Any], line: int, lines: Mapping[str, int]):
+        super().__init__(content)
+        self.line, self.lines = line, dict(lines)
+
+    def take(self, other: Mapping[Hashable, Any]) -> None:
+        """Becomes another one."""
+        self.update(other)
+        if isinstance(other, Located):
+            self.line, self.lines = other.line, other.lines
+
+
+_StrictLoader.add_constructor("tag:yaml.org,2002:map", _StrictLoader.construct_located)
 
 
 def parse(text: str, source: str) -> object:
@@ -74,16 +106,24 @@ class Section:
                 f"{source}: {path or 'top level'}: expected a mapping with the keys "
                 f"{', '.join(known)}, found {shown(value)}"
             )
-        self._value = value
+        self._value: Mapping[str, Any] = value
         for key in value:
             if key not in self.known:
+                place = self.place(str(key))
                 near = difflib.get_close_matches(str(key), self.known, 1)
                 hint = f"; did you mean {near[0]!r}?" if near else ""
                 word = key if isinstance(key, str) and len(key) < 60 else shown(key)
                 raise ContractError(
-                    f"{source}: {self.at(word)}: unknown key, expected one of "
+                    f"{place}: {self.at(word)}: unknown key, expected one of "
                     f"{', '.join(self.known)}{hint}"
                 )
+
+    def place(self, key: str) -> str:
+        """File, and the line of a key, or of this mapping where it has no such key."""
+        if not isinstance(self._value, Located):
+            return self.source
+        first = re.split(r"[.\[]", key, maxsplit=1)[0]
+        return f"{self.source}:{self._value.lines.get(first, self._value.line)}"
 
     def at(self, key: str) -> str:
         """Key path of one of the keys here."""
@@ -98,7 +138,7 @@ class Section:
         words = found if isinstance(found, _Words) else shown(found)
         end = f"; {hint}" if hint else ""
         raise ContractError(
-            f"{self.source}: {self.at(key)}: expected {expected}, found {words}{end}"
+            f"{self.place(key)}: {self.at(key)}: expected {expected}, found {words}{end}"
         )
 
     def has(self, key: str) -> bool:
@@ -234,8 +274,20 @@ class Section:
         value = self.raw(key, "a mapping")
         return Section(value, self.at(key), self.source, known)
 
-    def sections(self, key: str, known: Sequence[str]) -> list[Section]:
-        """A non-empty list of mappings.
+    def sections(
+        self,
+        key: str,
+        known: Sequence[str],
+        read: Callable[[Section], Read],
+        faults: Faults | None = None,
+    ) -> list[Read]:
+        """What ``read`` makes of each mapping in a non-empty list.
+
+        Args:
+            key: Of the list.
+            known: Keys of each mapping.
+            read: Called with each.
+            faults: Keeps the complaint of each; None: the first one is raised.
 
         Raises:
             ContractError: Missing, empty, no list, or an entry is wrong.
@@ -243,10 +295,12 @@ class Section:
         value = self.raw(key, "a list of mappings")
         if not isinstance(value, list) or not value:
             self.fail(key, "a list of mappings, at least one", value)
-        return [
-            Section(entry, f"{self.at(key)}[{position}]", self.source, known)
-            for position, entry in enumerate(value)
-        ]
+        found: list[Read] = []
+        for position, entry in enumerate(value):
+            with faults or nullcontext():
+                path = f"{self.at(key)}[{position}]"
+                found.append(read(Section(entry, path, self.source, known)))
+        return found
 
     def by_name(self, key: str, names: Sequence[str]) -> dict[str, Any]:
         """A mapping from some of ``names`` to values; empty where the key is missing.
@@ -263,6 +317,37 @@ class Section:
                 hint = f"did you mean {near[0]!r}?" if near else ""
                 self.fail(f"{key}.{name}", f"one of the names {', '.join(names)}", name, hint)
         return dict(value)
+
+
+class Faults:
+    """Collects what several parts of a file complain of, so that all is said at once.
+
+    In a ``with`` block a ContractError is kept, and what comes after the block goes on.
+    """
+
+    def __init__(self) -> None:
+        """Begins without any."""
+        self._found: list[str] = []
+
+    def __enter__(self) -> None:
+        """Begins a part."""
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
+        """Keeps its complaint."""
+        if not isinstance(error, ContractError):
+            return False
+        self._found.append(str(error))
+        return True
+
+    def settle(self) -> None:
+        """Raises what was found.
+
+        Raises:
+            ContractError: Something was; a line each.
+        """
+        found, self._found = self._found, []
+        if found:
+            raise ContractError("\n".join(found))
 
 
 class _Words(str):

@@ -19,6 +19,7 @@ from rcl_interfaces.msg import (
     ParameterDescriptor,
     SetParametersResult,
 )
+from rclpy.exceptions import ParameterException
 from rclpy.node import Node
 from rclpy.parameter import Parameter
 
@@ -52,6 +53,17 @@ class Declaration:
     text: str
     least: float = 0
     most: float = 0
+
+    @property
+    def expected(self) -> str:
+        """What its values are, in words."""
+        if isinstance(self.default, bool):
+            return "true or false"
+        if isinstance(self.default, int):
+            return f"a whole number from {self.least:.0f} to {self.most:.0f}"
+        if isinstance(self.default, float):
+            return f"a number with a point from {self.least:g} to {self.most:g}"
+        return "a text"
 
     def descriptor(self) -> ParameterDescriptor:
         """For ``declare_parameter``."""
@@ -274,13 +286,29 @@ class Parameters:
         self.on_change: Callable[[str, Any], None] = lambda name, value: None
         self._node = node
         self._when = {declaration.name: declaration.when for declaration in DECLARATIONS}
-        for declaration in DECLARATIONS:
-            node.declare_parameter(declaration.name, declaration.default, declaration.descriptor())
+        faults = [fault for each in DECLARATIONS if (fault := self._declare(each))]
+        if faults:
+            raise InvalidArgumentError("\n".join(faults))
         for name, when in self._when.items():
             if when == ANY:
                 setattr(self.options, name, self[name])
         node.add_on_set_parameters_callback(self._on_set)
         self._warn_of_unknown()
+
+    def _declare(self, declaration: Declaration) -> str:
+        """Declares one, and says in words what is wrong with the value that was given for it."""
+        name, default = declaration.name, declaration.default
+        try:
+            self._node.declare_parameter(name, default, declaration.descriptor())
+        except ParameterException:
+            given = overrides_of(self._node)[name].value
+            hint = ""
+            if isinstance(default, float) and type(given) is int:
+                hint = f"; write {float(given)}"
+            elif isinstance(default, str):
+                hint = f'; write it in quotes: "{given}"'
+            return f"parameter {name!r}: expected {declaration.expected}, found {given!r}{hint}"
+        return ""
 
     def _warn_of_unknown(self) -> None:
         """ROS ignores a misspelt parameter in silence; a limit that was meant is then not set."""

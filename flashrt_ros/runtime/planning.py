@@ -224,8 +224,7 @@ class Planning(Preview):
         if rows + needed > capacity:
             raise NoMemoryError(
                 f"{verb}: expected room for {needed} more rows, found {rows} of {capacity} in use;"
-                " nothing was run: reset, restore or roll back, or give the policy's buffers a"
-                " larger capacity"
+                f" nothing was run: reset, restore or roll back, or {self.policy.room_words}"
             )
 
     def _count_rows(self, rows: int, most: int) -> None:

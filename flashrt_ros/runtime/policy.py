@@ -152,6 +152,8 @@ class Policy(abc.ABC):
     rows_per_act: int = 0
     """Most rows that one act appends, all its replays together. Where there is no room for them,
     nothing is run."""
+    room_words: str = "give the policy's buffers a larger capacity"
+    """What to do for longer episodes, where there is no room for more rows."""
     act_replays: int = 1
     """Most replays of ``act`` for one control step. Above 1, ``act`` writes ``act.left``, which
     the runtime reads after each: so the device decides how much work a step is, and waits for

@@ -161,7 +161,7 @@ def _steps(section: Section, interpolation: str, value_range: str) -> tuple[Step
         return ()
     every_key = tuple(dict.fromkeys(key for kind in STEP_KINDS for key in KEYS[kind]))
     return tuple(
-        _step(step, interpolation, value_range) for step in section.sections("steps", every_key)
+        section.sections("steps", every_key, lambda each: _step(each, interpolation, value_range))
     )
 
 

@@ -60,6 +60,7 @@ class HybridPolicy(Policy):
         self.rows_per_plan = -(-tokens // self._chunk) * self._chunk
         self.rows_per_act = max(size - 1, 1) + drafts
         self.act_replays = max(size - 1, 1)
+        self.room_words = f"raise max_steps ({config.max_steps}) in its {CONFIG}"
 
     @classmethod
     def load(cls, directory: Path | str) -> HybridPolicy:
