@@ -230,6 +230,11 @@ def escaped(words: str) -> str:
     return html.escape(words, quote=False)
 
 
+def titled(name: str, unit: str) -> str:
+    """Returns a name with its unit, where it has one; plain text."""
+    return f"{name} ({unit})" if unit else name
+
+
 def _line(words: Sequence[str], tag: str, numbers: Sequence[bool]) -> str:
     cells = []
     for word, is_number in zip(words, numbers, strict=True):

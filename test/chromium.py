@@ -44,6 +44,8 @@ class Browser:
         words = [
             *("bash", "-c", shuffle, "bash", require_chromium()),
             *("--headless=new", "--no-sandbox", "--remote-debugging-pipe", "--disable-gpu"),
+            # Containers have little shared memory.
+            "--disable-dev-shm-usage",
             *("--no-first-run", "--disable-extensions", "--disable-component-update"),
             *("--disable-background-networking", f"--user-data-dir={self._profile.name}/p"),
             # Nothing in or out, should a page try.
@@ -126,10 +128,16 @@ class Browser:
         return answer["result"].get("value")
 
     def settle(self) -> None:
-        """Waits until two frames have been painted."""
-        self.evaluate(
-            "new Promise(r => requestAnimationFrame(() => requestAnimationFrame(() => r(1))))"
-        )
+        """Waits until some frames have been painted: what is seen is drawn, and then more."""
+        frame = "await new Promise(requestAnimationFrame)"
+        self.evaluate(f"(async () => {{ for (let i = 0; i < 4; i++) {frame} }})()")
+
+    def wait(self, condition: str) -> None:
+        """Waits until a JavaScript expression is true."""
+        end_s = time.monotonic() + PATIENCE_S
+        while not self.evaluate(f"Boolean({condition})"):
+            assert time.monotonic() < end_s, f"not true after {PATIENCE_S:.0f} s: {condition}"
+            self.settle()
 
     def scroll_through(self) -> None:
         """Scrolls from top to bottom, so that everything that waits for being seen is drawn."""

@@ -33,7 +33,7 @@ class Shown(Browser):
     def plot(self, name: str) -> dict[str, Any]:
         """Data, span and SVG of a plot over time, as drawn; scrolls there first."""
         self.evaluate(f"document.getElementById('{name}').scrollIntoView()")
-        self.settle()
+        self.wait(f"document.getElementById('{name}').dataset.drawn")
         words = self.evaluate(
             f"""(() => {{ const div = document.getElementById('{name}'); return JSON.stringify({{
               names: div.data.map((trace) => trace.name),
@@ -144,11 +144,13 @@ def test_zooming_in_one_plot_moves_all(browser: Shown, page: Path) -> None:
     browser.open(page)
     browser.plot("recording-1-joint-0")
     browser.evaluate(
-        "Plotly.relayout('recording-1-joint-0', {'xaxis.range[0]': 3, 'xaxis.range[1]': 4.5}); 0"
+        "Plotly.relayout('recording-1-joint-0', {'xaxis.range[0]': 3, 'xaxis.range[1]': 4.5}).then(() => 0)"
     )
     browser.settle()
     assert browser.plot("recording-1-joint-2")["range"] == [3, 4.5]
-    browser.evaluate("Plotly.relayout('recording-1-joint-2', {'xaxis.autorange': true}); 0")
+    browser.evaluate(
+        "Plotly.relayout('recording-1-joint-2', {'xaxis.autorange': true}).then(() => 0)"
+    )
     browser.settle()
     assert browser.plot("recording-1-latency")["range"] == [0, pytest.approx(599 / 30)]
 
@@ -247,6 +249,18 @@ def test_a_long_recording_makes_no_large_page(browser: Shown, tmp_path: Path) ->
     line = drawn["y"][drawn["names"].index("a")]
     assert 500 < len(line) <= 1600
     assert max(y for y in line if y is not None) == 9.0  # one point of 60,000
+    for start in (100, 720, 1400):  # seconds
+        browser.set(".span", 300)
+        browser.evaluate(
+            f"Plotly.relayout('recording-1-joint-1', {{'xaxis.range[0]': {start},"
+            f" 'xaxis.range[1]': {start + 300}}}).then(() => 0)"
+        )
+        browser.settle()
+        drawn = browser.plot("recording-1-joint-1")
+        line = [y for y in drawn["y"][drawn["names"].index("b")] if y is not None]
+        inside_T = made[1].predicted_TA[start * 30 + 1 : (start + 300) * 30, 1]
+        assert max(line) >= np.nanmax(inside_T) - 1e-6
+        assert min(line) <= np.nanmin(inside_T) + 1e-6
     words = browser.evaluate("document.body.textContent")
     count = re.search(r"Plots over time hold ([0-9,]+) of ([0-9,]+) points", words)
     assert count is not None
@@ -286,6 +300,7 @@ def test_what_has_next_to_nothing_makes_a_page(browser: Shown, tmp_path: Path) -
     words = browser.evaluate("document.body.innerText")
     assert "nan" not in words.lower()
     assert words.count("Recorded against predicted") == 2  # run_0 has no step
+    assert words.count("No step was made, and nothing was recorded") == 2
 
 
 def test_what_failed_stands_on_top(browser: Shown, tmp_path: Path) -> None:
@@ -315,4 +330,17 @@ def test_without_series_the_tables_stand(browser: Shown, tmp_path: Path) -> None
     browser.open(tmp_path / "report.html")
     assert "No series were kept" in browser.evaluate("document.body.innerText")
     assert browser.evaluate("document.querySelectorAll('tr').length") > 5
+    assert browser.complaints() == []
+
+
+def test_where_nothing_could_be_evaluated_the_reasons_stand(
+    browser: Shown, tmp_path: Path
+) -> None:
+    found = report([track(steps=60)])
+    found["runs"], found["sources"][0]["error"] = [], "no topic /joints"
+    write_page(tmp_path / "report.html", found, [])
+    browser.open(tmp_path / "report.html")
+    assert browser.evaluate("document.querySelector('.verdict').innerText") == (
+        "not evaluated: run_0: no topic /joints"
+    )
     assert browser.complaints() == []

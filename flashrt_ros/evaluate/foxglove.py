@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from flashrt_ros.evaluate.track import Track
-from flashrt_ros.page import COLORS
+from flashrt_ros.page import COLORS, titled
 
 RECORDED = "#8c8c8c"
 """Seen on a dark and on a light ground."""
@@ -43,7 +43,7 @@ def layout(
             for k, (track, label) in enumerate(zip(tracks, labels, strict=True))
         ]
         what = "error of " if field == "error" else ""
-        return add("Plot", _plot(f"{what}{names[element]} ({units[element]})", lines))
+        return add("Plot", _plot(what + titled(names[element], units[element]), lines))
 
     for title, field in (("values", "prediction"), ("errors", "error")):
         for first in range(0, len(names), A_TAB):

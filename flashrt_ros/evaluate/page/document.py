@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from flashrt_ros.evaluate.fan import Fan
-from flashrt_ros.evaluate.page import conduct, figures, tables
-from flashrt_ros.evaluate.page.recording import Recording
+from flashrt_ros.evaluate.page import conduct, sections, tables
 from flashrt_ros.evaluate.page.series import Pack, share
 from flashrt_ros.evaluate.track import Track
-from flashrt_ros.page import Page, check_plotly, escaped, facts, table
+from flashrt_ros.page import Page, check_plotly, escaped, facts
 
 POINTS = 400_000
 """Of all series over time: some 4 MB of the page, beside plotly.js's 5."""
@@ -53,11 +52,14 @@ def write_page(
     page.add(f"<h2>Policies and recordings</h2>{tables.policies(report)}{tables.sources(report)}")
     page.add(f"<h3>Runs</h3>{tables.runs(report)}")
     drawn, left = _chosen(report, tracks)
-    count = sum(len(each.names) * (1 + 2 * len(drawn)) for group in drawn for each in group)
+    # Recorded and measured, and of each policy predictions, errors, and a latency in all.
+    count = sum(len(group[0].names) * (2 + 2 * len(group)) + len(group) for group in drawn)
     pack = Pack(share(POINTS, count))
     specs = []
     for number, group in enumerate(drawn, start=1):
-        words, spec = _recording(page, report, number, group, pack, CHUNK_VALUES // len(drawn))
+        words, spec = sections.recording(
+            page, report, number, group, pack, CHUNK_VALUES // len(drawn)
+        )
         page.add(words)
         specs.append(spec)
     if not drawn:
@@ -70,7 +72,7 @@ def write_page(
             f" the tables only: {escaped(names)}.</p>"
         )
     for fan in fans[:MOST_FANS]:
-        page.add(_fan(page, fan, report))
+        page.add(sections.fork(page, fan, report))
     if len(fans) > MOST_FANS:
         page.add(f'<p class="note">{len(fans) - MOST_FANS} more forks are not drawn.</p>')
     page.add(
@@ -91,7 +93,8 @@ def _head(report: Mapping[str, Any]) -> str:
         lines.append(_verdict(good, conduct.reproduction_words(found), "reproduction"))
     errors = [source for source in report["sources"] if source.get("error")]
     for source in errors[:MOST_VERDICTS]:
-        lines.append(_verdict(False, f"{source['name']}: {source['error']}", "not evaluated"))
+        words = source["error"].removeprefix(f"{source['name']}: ")
+        lines.append(_verdict(False, f"{source['name']}: {words}", "not evaluated"))
     defects = sum(len(source["defects"]) for source in report["sources"])
     lines += [_verdict(False, f"{defects:,} in the recordings", "defects")] if defects else []
     head = [("contract", str(report.get("contract") or "none"))]
@@ -141,94 +144,3 @@ def _chosen(
     worst = sorted(groups, key=lambda name: -errors.get(name, 0.0))[:MOST_RECORDINGS]
     drawn = [groups[name] for name in groups if name in worst]
     return drawn, [name for name in errors if name not in worst]
-
-
-def _recording(
-    page: Page,
-    report: Mapping[str, Any],
-    number: int,
-    group: Sequence[Track],
-    pack: Pack,
-    chunk_values: int,
-) -> tuple[str, dict[str, Any]]:
-    """Returns the section of one recording, and what its script gets."""
-    name, first = group[0].source, group[0]
-    runs = [run for run in report["runs"] if run["source"] == name]
-    order = {track.policy: k for k, track in enumerate(group)}
-    runs = sorted((r for r in runs if r["policy"] in order), key=lambda r: order[r["policy"]])
-    source = next((each for each in report["sources"] if each["name"] == name), None)
-    limits = {i["name"]: i.get("limit_ms") for run in runs for i in run.get("inputs") or ()}
-    view = Recording(number, group, limits, pack, chunk_values)
-    plots, cards = [], []
-    for element, (joint, unit) in enumerate(zip(first.names, first.units, strict=True)):
-        plots.append(view.joint(element))
-        beside = figures.horizon(page, runs, element, unit)
-        cards.append(
-            f'<div class="joint{" chunked" if beside else ""}"><h4>{escaped(joint)}'
-            f" ({escaped(unit)})</h4>{_place(plots[-1], 230)}{beside}</div>"
-        )
-    words = [f"<h2>{escaped(tables.short(name, report))}</h2>"]
-    if source is not None:
-        words.append(tables.listed("Defects of the recording", source["defects"]))
-        words.append(tables.listed("Topics", [_topic(each) for each in source.get("topics", ())]))
-    if runs:
-        words += [figures.error_bars(page, runs), tables.joints(runs)]
-    words += [f'<section id="{view.id}"><h3>Recorded against predicted</h3>', view.controls()]
-    words += [_BANDS, *cards]
-    if latency := view.latency():
-        plots.append(latency)
-        dashed = ", dashed" if "limit" in latency else ""
-        period = f"the control period is {tables.number(first.period_s * 1e3)} ms{dashed}"
-        words.append(f"<h4>Latency of a step (ms); {period}</h4>")
-        words += [_place(latency, 200)]
-    if lanes := view.lanes():
-        plots.append(lanes)
-        words += ["<h3>Age of inputs</h3>", _AGES, _place(lanes, 60 + 44 * len(lanes["lanes"]))]
-    if view.chunks_kept < view.chunks_given:
-        kept = f"{view.chunks_kept:,} of {view.chunks_given:,} chunks are in the page."
-        words.append(f'<p class="note">{kept}</p>')
-    words.append("</section>")
-    if lanes:
-        words += [tables.inputs(runs) if runs else "", tables.stale_spans(first)]
-    words += [conduct.splices(runs), conduct.grippers(runs)]
-    words += ["<h3>Episodes</h3>", tables.episodes(group), tables.faults(group)]
-    remarks = [f"{track.policy}: {remark}" for track in group for remark in track.remarks]
-    words.append(tables.listed("Remarks", remarks))
-    return "\n".join(words), view.spec(plots)
-
-
-_BANDS = '<p class="note">Grey bands: no step was made. Dotted lines: a new episode.</p>'
-_AGES = (
-    '<p class="legend ages"><span><i style="background:#e6f0fa"></i>fresh</span>'
-    '<span><i style="background:#2f6fb0"></i>oldest that was taken</span>'
-    '<span><i style="background:#d55e00"></i>stale</span>'
-    '<span><i style="background:#333"></i>no message yet</span></p>'
-)
-
-
-def _place(plot: Mapping[str, Any], height: int) -> str:
-    return f'<div id="{plot["id"]}" class="figure" style="height:{height}px"></div>'
-
-
-def _topic(topic: Mapping[str, Any]) -> str:
-    return f"{topic['name']}: {tables.number(topic.get('messages'))} of {topic['type']}"
-
-
-def _fan(page: Page, fan: Fan, report: Mapping[str, Any]) -> str:
-    """Returns the section of one fork."""
-    cards = [
-        f"<div><h4>{escaped(name)} ({escaped(unit)})</h4>{figures.fan(page, fan, element)}</div>"
-        for element, (name, unit) in enumerate(zip(fan.names, fan.units, strict=True))
-    ]
-    lines = [["joint", "unit", "apart from step", "apart from (s)", "largest spread", "last"]]
-    for joint in fan.as_json()["joints"]:
-        keys = ("diverges_step", "diverges_s", "spread_max", "spread_end")
-        lines.append([joint["name"], joint["unit"], *(tables.number(joint[k]) for k in keys)])
-    return (
-        f"<section><h2>Fork of {escaped(fan.policy)} at step {fan.index:,} of"
-        f" {escaped(tables.short(fan.source, report))}</h2><p>{len(fan.branches)} branches from"
-        " one state, over the same recorded observations; their spread shaded, the recorded"
-        " command dashed.</p>"
-        f"{figures.fan_legend(fan)}"
-        f'<div class="fans">{"".join(cards)}</div>{table(lines)}{tables.fan(fan)}</section>'
-    )

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from flashrt_ros.evaluate.fan import Fan
-from flashrt_ros.page import COLORS, Page, escaped
+from flashrt_ros.page import COLORS, Page, escaped, titled
 
 Run = Mapping[str, Any]
 BASELINES = (("baseline_hold_mae", "hold last", "#777"), ("baseline_mean_mae", "mean", "#bbb"))
@@ -38,11 +38,16 @@ def error_bars(page: Page, runs: Sequence[Run]) -> str:
             for key, name, color in BASELINES
             if any(joint.get(key) is not None for joint in runs[0]["joints"])
         ]
+        if not any(y is not None for bars in data for y in bars["y"]):
+            continue
         layout = {
             "barmode": "group",
             "height": 330,
             "xaxis": {"type": "category"},
-            "yaxis": {"title": {"text": f"mean error ({escaped(unit)})"}, "rangemode": "tozero"},
+            "yaxis": {
+                "title": {"text": escaped(titled("mean error", unit))},
+                "rangemode": "tozero",
+            },
         }
         parts.append(page.figure(data, layout, bar=False))
     return f'<div class="bars">{"".join(parts)}</div>'
@@ -79,7 +84,7 @@ def horizon(page: Page, runs: Sequence[Run], element: int, unit: str) -> str:
         "margin": {"l": 58, "r": 12, "t": 8, "b": 38},
         "xaxis": {"title": {"text": "step of the chunk", "standoff": 4}},
         "yaxis": {
-            "title": {"text": f"mean error ({escaped(unit)})", "standoff": 6},
+            "title": {"text": escaped(titled("mean error", unit)), "standoff": 6},
             "rangemode": "tozero",
         },
     }

@@ -12,7 +12,7 @@ import numpy as np
 
 from flashrt_ros.evaluate.page.series import Pack, bins, packed, spans, stale
 from flashrt_ros.evaluate.track import Track
-from flashrt_ros.page import COLORS, escaped
+from flashrt_ros.page import COLORS, escaped, titled
 
 RECORDED, MEASURED = "#222222", "#9a9a9a"
 MOST_BANDS = 200
@@ -57,6 +57,8 @@ class Recording:
         self.has_chunks = False
         self.is_measured = bool(np.isfinite(first.state_TA).any())
         self.chunks_kept, self.chunks_given = 0, 0
+        series = [s for t in tracks for s in (t.recorded_TA, t.predicted_TA, t.state_TA)]
+        self.has_values = any(np.isfinite(values_TA).any() for values_TA in series)
         self._longer = [max(tracks, key=lambda t: len(t.time_ns_T))]
 
     def joint(self, element: int) -> dict[str, Any]:
@@ -82,11 +84,11 @@ class Recording:
                 values.append(line | {"width": 3, "dash": "dot"})
             errors.append(self._line(track, predicted_T - recorded_T, track.policy, color, group))
             chunks += self._chunks(track, element, color, group)
-        unit = escaped(first.units[element])
+        unit = first.units[element]
         return {
             "id": f"{self.id}-joint-{element}",
             "kind": "curves",
-            "y": {"values": unit, "errors": f"error ({unit})"},
+            "y": {"values": escaped(unit), "errors": escaped(titled("error", unit))},
             "lines": {"values": values, "errors": errors},
             "chunks": chunks,
         }

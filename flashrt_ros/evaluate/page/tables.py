@@ -227,6 +227,8 @@ def details(value: Any) -> list[tuple[str, str]]:
 
 def _filled(lines: Sequence[Sequence[str]]) -> list[list[str]]:
     """The table without columns in which nothing is known."""
+    if len(lines) == 1:
+        return [list(lines[0])]
     blank = {number(None), ""}
     columns = list(zip(*lines, strict=True))
     kept = [column for column in columns if not set(column[1:]) <= blank]

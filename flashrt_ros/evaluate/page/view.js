@@ -218,7 +218,7 @@ class View {
     this.box = document.getElementById(spec.id);
     this.control = (name) => this.box.querySelector(`.${name}`);
     this.plots = spec.plots.map((plot) => ({
-      div: document.getElementById(plot.id), stale: true, near: false,
+      div: document.getElementById(plot.id), stale: true, near: false, heard: false,
       drawing: new (plot.kind === "lanes" ? Lanes : Curves)(plot, spec.tick_s),
     }));
     this.listen();
@@ -273,7 +273,10 @@ class View {
   }
 
   changed() {
-    for (const plot of this.plots) plot.stale = true;
+    for (const plot of this.plots) {
+      plot.stale = true;
+      delete plot.div.dataset.drawn;
+    }
     this.refresh();
   }
 
@@ -295,9 +298,8 @@ class View {
       Plotly.react(plot.div, data, full, {
         responsive: true, displayModeBar: false,
       });
-      if (!plot.div.dataset.drawn) {
-        plot.div.on("plotly_relayout", (change) => this.zoomed(change));
-      }
+      if (!plot.heard) plot.div.on("plotly_relayout", (change) => this.zoomed(change));
+      plot.heard = true;
       plot.div.dataset.drawn = `${this.from} ${this.to}`;
       plot.stale = false;
     }
