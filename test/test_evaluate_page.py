@@ -144,7 +144,8 @@ def test_zooming_in_one_plot_moves_all(browser: Shown, page: Path) -> None:
     browser.open(page)
     browser.plot("recording-1-joint-0")
     browser.evaluate(
-        "Plotly.relayout('recording-1-joint-0', {'xaxis.range[0]': 3, 'xaxis.range[1]': 4.5}).then(() => 0)"
+        "Plotly.relayout('recording-1-joint-0', {'xaxis.range[0]': 3, 'xaxis.range[1]': 4.5})"
+        ".then(() => 0)"
     )
     browser.settle()
     assert browser.plot("recording-1-joint-2")["range"] == [3, 4.5]
