@@ -79,7 +79,9 @@ def test_the_exit_status_says_whether_all_was_as_expected(
     theatre = SimpleNamespace(play=lambda episode: next(outcomes), onlooker=None, verbs="verbs")
     opened = contextlib.contextmanager(lambda *words: iter([theatre]))
     monkeypatch.setattr(play, "opened", opened)
-    example = SimpleNamespace(WALL=False, episodes=lambda onlooker: [None, None, None])
+    example = SimpleNamespace(
+        WALL=False, episodes=lambda onlooker: 3 * [SimpleNamespace(name="e")]
+    )
     monkeypatch.setattr(command.importlib, "import_module", lambda name: example)
     for name in ("ROS_DOMAIN_ID", "ROS_AUTOMATIC_DISCOVERY_RANGE", "ROS_LOG_DIR"):
         monkeypatch.setenv(name, "0")

@@ -60,8 +60,9 @@ def run(arguments: argparse.Namespace) -> int:
     outcomes: list[Outcome] = []
     with opened(log_directory, module.WALL, arguments.viewer) as theatre:
         for episode in module.episodes(theatre.onlooker):
+            print(f"\n{episode.name}", flush=True)
             outcome = theatre.play(episode)
-            print(f"\n{outcome.name}\n{outcome.tree}", end="", flush=True)
+            print(outcome.tree, end="", flush=True)
             if arguments.svg is not None and not outcomes:
                 write_svg(episode.root, arguments.svg)
             outcomes.append(outcome)
