@@ -29,6 +29,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--svg", type=Path, help="draw the first tree with its outcomes (needs graphviz)"
     )
     parser.add_argument("--json", type=Path, help="also write what came of it to this file")
+    parser.add_argument(
+        "--xml", action="store_true", help="then play it as XML, too, by BehaviorTree.CPP"
+    )
     parser.add_argument("--viewer", action="store_true", help="open MuJoCo's window")
     parser.add_argument(
         "--domain-id", type=int, help="ROS domain (default: a free one is looked for)"
@@ -55,11 +58,17 @@ def run(arguments: argparse.Namespace) -> int:
     from flashrt_ros.demo.trees.play import Outcome, opened
     from flashrt_ros.trees import write_svg
 
+    if arguments.xml:
+        # Of an extra that only this needs.
+        from flashrt_ros.demo.trees import xml_tree
     module: Any = importlib.import_module(f"flashrt_ros.demo.trees.{arguments.example}")
     print(f"starting cell and policy in ROS domain {domain}", flush=True)
     outcomes: list[Outcome] = []
     with opened(log_directory, module.WALL, arguments.viewer) as theatre:
-        for episode in module.episodes(theatre.onlooker):
+        episodes = module.episodes(theatre.onlooker)
+        if arguments.xml:
+            episodes.append(xml_tree.episode(arguments.example, theatre.onlooker))
+        for episode in episodes:
             print(f"\n{episode.name}", flush=True)
             outcome = theatre.play(episode)
             print(outcome.tree, end="", flush=True)

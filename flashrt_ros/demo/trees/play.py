@@ -99,7 +99,7 @@ class Theatre:
         trees: list[str] = []
 
         def end() -> None:
-            trees.append(text_tree(root))
+            trees.append(root.text() if hasattr(root, "text") else text_tree(root))
             self.verbs = verb_table(root)
 
         status = self.tick(root, end)
