@@ -22,13 +22,11 @@ class Found:
     Attributes:
         files: Storage files in recorded order.
         promised: Messages by (topic, long type) that the metadata promise; None without them.
-        message_compressed: Each SQLite message is a zstd frame of its own.
         defects: What is amiss, in words.
     """
 
     files: list[Path]
     promised: dict[tuple[str, str], int] | None = None
-    message_compressed: bool = False
     defects: list[str] = field(default_factory=list)
 
 
@@ -108,7 +106,6 @@ def _apply(metadata: Mapping[str, Any], folder: Path, found: Found) -> None:
         if extra not in listed:
             found.defects.append(f"{extra.name}: not listed in metadata.yaml; read all the same")
     found.files = listed + [extra for extra in found.files if extra not in listed]
-    found.message_compressed = str(metadata.get("compression_mode", "")).lower() == "message"
     found.promised = {}
     for entry in metadata.get("topics_with_message_count") or []:
         try:

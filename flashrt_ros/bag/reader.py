@@ -12,6 +12,8 @@ from collections import Counter
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
+import zstandard
+
 from flashrt_ros.bag.directory import find, unpack
 from flashrt_ros.bag.mcap_file import BY_TIME, McapFile
 from flashrt_ros.bag.message import Definition, Message, StorageFile, Topic
@@ -48,9 +50,10 @@ class BagReader:
         self._unpacked = tempfile.TemporaryDirectory(prefix="flashrt_ros_bag_")
         self._files: list[StorageFile] = []
         self._defects = found.defects
+        self._undone: Counter[str] = Counter()
         try:
             for file in found.files:
-                self._open(file, found.message_compressed)
+                self._open(file)
             if not self._files:
                 raise CorruptError("; ".join(self._defects))
         except BaseException:
@@ -68,7 +71,11 @@ class BagReader:
     @property
     def defects(self) -> list[str]:
         """What is amiss, in words; reading may add to it."""
-        return self._defects + [words for file in self._files for words in file.defects]
+        found = self._defects + [words for file in self._files for words in file.defects]
+        return found + [
+            f"{topic}: {count} messages whose zstd compression is damaged; left out"
+            for topic, count in self._undone.items()
+        ]
 
     @property
     def count(self) -> int:
@@ -103,7 +110,21 @@ class BagReader:
             )
         wanted = None if topics is None else frozenset(topics)
         each = [file.messages(wanted, start_ns or 0) for file in self._files]
-        return each[0] if len(each) == 1 else heapq.merge(*each, key=BY_TIME)
+        return self._expanded(each[0] if len(each) == 1 else heapq.merge(*each, key=BY_TIME))
+
+    def _expanded(self, messages: Iterator[Message]) -> Iterator[Message]:
+        """Undoes the compression of single messages, which shows in their first bytes."""
+        decompressor = zstandard.ZstdDecompressor()
+        for message in messages:
+            if message.cdr[:4] != zstandard.FRAME_HEADER:
+                yield message
+                continue
+            try:
+                cdr = decompressor.decompressobj().decompress(message.cdr)
+            except zstandard.ZstdError:
+                self._undone[message.topic] += 1
+                continue
+            yield message._replace(cdr=cdr)
 
     def close(self) -> None:
         """Closes all files."""
@@ -119,14 +140,11 @@ class BagReader:
         """Closes all files."""
         self.close()
 
-    def _open(self, path: Path, message_compressed: bool) -> None:
+    def _open(self, path: Path) -> None:
         try:
             file = unpack(path, Path(self._unpacked.name))
             storage: StorageFile
-            if file.suffix == ".mcap":
-                storage = McapFile(file)
-            else:
-                storage = SqliteFile(file, message_compressed)
+            storage = McapFile(file) if file.suffix == ".mcap" else SqliteFile(file)
         except (CorruptError, OSError) as error:
             self._defects.append(str(error))
             return

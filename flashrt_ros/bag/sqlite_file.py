@@ -6,8 +6,6 @@ import sqlite3
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-import zstandard
-
 from flashrt_ros.bag.message import Definition, Message, Topic, long_type
 from flashrt_ros.errors import CorruptError
 
@@ -24,16 +22,14 @@ class SqliteFile:
 
     Args:
         path: The file.
-        compressed: Each message is a zstd frame of its own (compression mode ``message``).
 
     Raises:
         CorruptError: It is no SQLite file with topics and messages.
     """
 
-    def __init__(self, path: Path, compressed: bool = False) -> None:
+    def __init__(self, path: Path) -> None:
         self.path = path
         self.defects: list[str] = []
-        self._compressed = compressed
         self._damaged = False
         self._base = self._open()
         try:
@@ -59,7 +55,6 @@ class SqliteFile:
         marks = ",".join("?" * len(wanted))
         # The index may be what is damaged: then the table itself is walked.
         source, order = ("messages NOT INDEXED", "id") if self._damaged else ("messages", BY_TIME)
-        decompressor = zstandard.ZstdDecompressor()
         try:
             rows = self._base.execute(
                 f"SELECT topic_id, timestamp, data FROM {source} "
@@ -71,9 +66,8 @@ class SqliteFile:
                 if not isinstance(time_ns, int) or not isinstance(data, bytes):
                     self._note(f"{self.path.name}: rows that are no messages; left out")
                     continue
-                cdr = decompressor.decompress(data) if self._compressed else data
-                yield Message(*wanted[key], cdr, time_ns)
-        except (*FAULTS, zstandard.ZstdError) as error:
+                yield Message(*wanted[key], data, time_ns)
+        except FAULTS as error:
             self._note(f"{self.path.name}: reading ended early: {error}")
 
     @property
