@@ -16,6 +16,7 @@ needs ROS. All topics stand below ``/evaluation``:
 from __future__ import annotations
 
 import heapq
+import itertools
 import json
 import os
 import re
@@ -81,9 +82,8 @@ def write_mcap(path: Path, tracks: Sequence[Track], recording: BagReader | None 
     """
     check(path)
     taken = [topic.name for topic in recording.topics] if recording is not None else []
-    root = ROOT
-    while any(f"{name}/".startswith(f"{root}/") for name in taken):
-        root += "_"
+    roots = (f"{ROOT}{number}" if number else ROOT for number in itertools.count())
+    root = next(r for r in roots if not any(f"{name}/".startswith(f"{r}/") for name in taken))
     labels = topic_words([track.policy for track in tracks])
     inputs = topic_words(list(tracks[0].ages_ms))
     streams: list[Iterable[Message]] = [_recorded(tracks[0], root), _ages(tracks[0], inputs, root)]
@@ -109,11 +109,14 @@ def write_mcap(path: Path, tracks: Sequence[Track], recording: BagReader | None 
 
 
 def topic_words(names: Sequence[str]) -> list[str]:
-    """Returns for each name a part of a topic name, no two alike."""
+    """Returns for each name a part of a topic name as ROS 2 allows it, no two alike.
+
+    A part that begins with ``_`` would be hidden, and ``__`` is reserved.
+    """
     found: list[str] = []
     for name in names:
-        word = re.sub(r"\W+", "_", name, flags=re.ASCII).strip("_") or "unnamed"
-        word = f"_{word}" if word[0].isdigit() else word
+        word = re.sub(r"[\W_]+", "_", name, flags=re.ASCII).strip("_") or "unnamed"
+        word = f"n{word}" if word[0].isdigit() else word
         number = 2
         unique = word
         while unique in found:
