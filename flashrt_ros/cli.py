@@ -83,6 +83,16 @@ COMMANDS = (
         "say what policies would have done over recordings, against what was commanded",
         "flashrt_ros.evaluate.command",
     ),
+    Command(
+        "call",
+        "call a service of a policy node, or take it through its lifecycle",
+        "flashrt_ros.call_command",
+    ),
+    Command(
+        "status",
+        "say what a policy node does now, why, and what it complains of",
+        "flashrt_ros.status_command",
+    ),
     Command("play", "publish a recording at its recorded times", "flashrt_ros.bag.play_command"),
 )
 

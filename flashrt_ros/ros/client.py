@@ -1,0 +1,196 @@
+"""A client of one policy node for the command line: calls, lifecycle, and what the node says.
+
+For installs without the ``ros2`` command; with it everything here goes as well.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import rclpy
+import yaml
+from diagnostic_msgs.msg import DiagnosticArray
+from lifecycle_msgs.msg import Transition
+from lifecycle_msgs.srv import ChangeState
+from rclpy.executors import SingleThreadedExecutor
+from rclpy.node import Node
+from rclpy.qos import DurabilityPolicy, QoSProfile
+
+from flashrt_ros import srv
+from flashrt_ros.errors import DeadlineError, InvalidArgumentError, NotFoundError
+from flashrt_ros.msg import PolicyStatus
+from flashrt_ros.verb_names import TRANSITIONS, VERBS
+
+MARK = "flashrt_ros/srv/Snapshot"
+"""Type of a service that policy nodes alone have."""
+SETTLE_S = 0.5
+"""After the first policy node was found: are there others?"""
+LATCHED = QoSProfile(depth=1, durability=DurabilityPolicy.TRANSIENT_LOCAL)
+
+
+class Client:
+    """Use it in a ``with`` block of ``connected``."""
+
+    def __init__(self, node: Node, executor: SingleThreadedExecutor, timeout_s: float) -> None:
+        """Takes a node and what spins it.
+
+        Args:
+            node: Of the client.
+            executor: With the node.
+            timeout_s: For all that is waited for.
+        """
+        self._node = node
+        self._executor = executor
+        self._end_s = time.monotonic() + timeout_s
+        self._timeout_s = timeout_s
+
+    def find(self, wanted: str) -> str:
+        """Full name of the policy node.
+
+        Args:
+            wanted: Its name; empty: the only one that there is.
+
+        Raises:
+            NotFoundError: It is not there; names those that are.
+            InvalidArgumentError: There are several, and none was named.
+        """
+        name = wanted if wanted.startswith("/") or not wanted else f"/{wanted}"
+        if self._until(lambda: name in self._nodes() if name else bool(self._nodes())):
+            if name:
+                return name
+            until_s = min(time.monotonic() + SETTLE_S, self._end_s)
+            self._until(lambda: time.monotonic() > until_s)
+        found = self._nodes()
+        there = f"; policy nodes here: {', '.join(found)}" if found else "; no policy node is here"
+        if not found or name:
+            domain = os.environ.get("ROS_DOMAIN_ID", "0")
+            raise NotFoundError(
+                f"expected policy node {name or 'any'} within {self._timeout_s:g} s in ROS domain "
+                f"{domain}, found none{there}"
+            )
+        if len(found) > 1:
+            raise InvalidArgumentError(f"expected --node, since there are several{there}")
+        return found[0]
+
+    def call(self, node: str, verb: str, fields: Mapping[str, Any]) -> Any:
+        """The response of a service.
+
+        Raises:
+            DeadlineError: There is none.
+        """
+        kind = getattr(srv, VERBS[verb])
+        return self._ask(kind, f"{node}/{verb}", kind.Request(**fields))
+
+    def change(self, node: str, transition: str) -> bool:
+        """Whether a transition of the lifecycle succeeded."""
+        number = getattr(Transition, f"TRANSITION_{TRANSITIONS[transition]}")
+        request = ChangeState.Request(transition=Transition(id=number))
+        return bool(self._ask(ChangeState, f"{node}/change_state", request).success)
+
+    def status(self, node: str) -> PolicyStatus:
+        """The latched status.
+
+        Raises:
+            DeadlineError: There is none.
+        """
+        found: list[PolicyStatus] = []
+        self._node.create_subscription(PolicyStatus, f"{node}/status", found.append, LATCHED)
+        if not self._until(lambda: bool(found)):
+            raise DeadlineError(f"{node}/status: expected a message, none in time")
+        return found[-1]
+
+    def diagnostics(self, node: str) -> list[Any]:
+        """The node's entries as they come once a second; empty if they do not."""
+        found: list[Any] = []
+
+        def take(message: DiagnosticArray) -> None:
+            found.extend(s for s in message.status if s.name.startswith(f"{node}: "))
+
+        self._node.create_subscription(DiagnosticArray, "/diagnostics", take, 10)
+        self._until(lambda: bool(found))
+        return found
+
+    def _nodes(self) -> list[str]:
+        services = self._node.get_service_names_and_types()
+        return sorted(n.rpartition("/")[0] for n, types in services if MARK in types)
+
+    def _ask(self, kind: Any, name: str, request: Any) -> Any:
+        client = self._node.create_client(kind, name)
+        # Not ready before the server knows us: what it answered earlier would be lost.
+        future = client.call_async(request) if self._until(client.service_is_ready) else None
+        if future is None or not self._until(future.done):
+            raise DeadlineError(f"{name}: expected an answer within {self._timeout_s:g} s, none")
+        return future.result()
+
+    def _until(self, true: Callable[[], bool]) -> bool:
+        while not (held := true()) and time.monotonic() < self._end_s:
+            self._executor.spin_once(timeout_sec=0.05)
+        return held
+
+
+@contextmanager
+def connected(timeout_s: float) -> Iterator[Client]:
+    """A client with a node of its own."""
+    context = rclpy.Context()
+    rclpy.init(context=context)
+    node = rclpy.create_node(f"flashrt_ros_{os.getpid()}", context=context)
+    executor = SingleThreadedExecutor(context=context)
+    executor.add_node(node)
+    try:
+        yield Client(node, executor, timeout_s)
+    finally:
+        executor.shutdown()
+        node.destroy_node()
+        context.try_shutdown()
+
+
+def read_fields(verb: str, words: Sequence[str]) -> dict[str, Any]:
+    """Fields of a request from words such as ``name=cut`` and ``seeds=[1, 2]``.
+
+    Raises:
+        InvalidArgumentError: No such field, or a value that does not fit; lists the fields.
+    """
+    types = getattr(srv, VERBS[verb]).Request.get_fields_and_field_types()
+    known = ", ".join(f"{name} ({kind})" for name, kind in types.items())
+    found: dict[str, Any] = {}
+    for word in words:
+        name, equals, text = word.partition("=")
+        if not equals or name not in types:
+            raise InvalidArgumentError(f"{verb}: expected NAME=VALUE of {known}, found {word!r}")
+        kind = types[name]
+        value = text if kind == "string" else yaml.safe_load(text)
+        if kind.startswith("sequence") and not isinstance(value, list):
+            value = [value]
+        if not _fits(kind, value):
+            raise InvalidArgumentError(f"{verb}: {name}: expected {kind}, found {text!r}")
+        found[name] = value
+    return found
+
+
+def _fits(kind: str, value: Any) -> bool:
+    if kind.startswith("sequence<"):
+        return all(_fits(kind[9:-1].split(",")[0], each) for each in value)
+    if kind == "boolean":
+        return isinstance(value, bool)
+    if kind == "string":
+        return isinstance(value, str)
+    if kind in ("float", "double"):
+        return isinstance(value, (int, float)) and not isinstance(value, bool)
+    least = 0 if kind.startswith("u") else -(2**63)
+    whole = isinstance(value, int) and not isinstance(value, bool)
+    return whole and least <= value < 2 ** int(kind.lstrip("uint"))
+
+
+def plain(message: Any) -> Any:
+    """A message as dictionaries, lists and numbers."""
+    if hasattr(message, "get_fields_and_field_types"):
+        return {
+            name: plain(getattr(message, name)) for name in message.get_fields_and_field_types()
+        }
+    if isinstance(message, (str, bytes, int, float, bool)):
+        return message
+    return [plain(each) for each in message]

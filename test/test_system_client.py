@@ -1,0 +1,120 @@
+"""`flashrt_ros call` and `flashrt_ros status` at a running node: for machines without `ros2`.
+
+A person types these when a robot does something odd, so what they get wrong is said in one line.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import puppet
+import pytest
+from flashrt_ros.msg import PolicyStatus
+from stage import SERVICES, WAYS_DOWN, Stage
+
+from flashrt_ros import cli
+from flashrt_ros.ros.client import read_fields
+from flashrt_ros.verb_names import TRANSITIONS, VERBS
+
+pytestmark = pytest.mark.ros
+Type = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture(scope="module")
+def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    with Stage(tmp_path_factory.mktemp("client")) as stage:
+        yield stage
+
+
+@pytest.fixture
+def type_(
+    stage: Stage,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+) -> Type:
+    """Types a command; returns its code and what it printed."""
+    monkeypatch.setenv("ROS_DOMAIN_ID", str(stage.domain))
+    monkeypatch.setenv("ROS_AUTOMATIC_DISCOVERY_RANGE", "LOCALHOST")
+    monkeypatch.setenv("ROS_LOG_DIR", str(tmp_path))
+
+    def typed(*words: str) -> tuple[int, str, str]:
+        code = cli.main(list(words))
+        said = capsys.readouterr()
+        return code, said.out, said.err
+
+    return typed
+
+
+def test_every_service_and_transition_has_its_word() -> None:
+    assert {name: kind.__name__ for name, kind in SERVICES.items()} == dict(VERBS)
+    assert len(TRANSITIONS) == 2 + len(WAYS_DOWN)
+
+
+def test_verbs_and_transitions_do_what_they_say(stage: Stage, type_: Type) -> None:
+    stage.prepare()
+    assert type_("call", "configure") == (0, "/policy: configure done\n", "")
+    assert type_("call", "activate", "--node", "policy")[0] == 0
+    stage.wait_running()
+    code, out, _ = type_("call", "snapshot", "name=cut", "pin=true")
+    assert code == 0
+    assert out.startswith("capsule 'cut' holds the state")
+    assert "pinned: true" in out
+    code, out, _ = type_("call", "fork", "name=cut", "count=2", "seeds=[1, 2]", "--json")
+    answer = json.loads(out)
+    assert (code, answer["success"], len(answer["branches"])) == (0, True, 2)
+    code, out, _ = type_("call", "restore", "name=nowhere")
+    assert code == 1
+    assert out.startswith("NOT_FOUND: ")
+    code, out, _ = type_("call", "deactivate")
+    assert code == 0
+    assert type_("call", "deactivate")[0] == 1, "refused, since it is done already"
+
+
+def test_status_says_why_the_arm_does_not_move(stage: Stage, type_: Type) -> None:
+    stage.run()
+    code, out, _ = type_("status")
+    assert code == 0
+    assert out.startswith("/policy: RUNNING\n")
+    assert "policy puppet on cpu" in out
+    stage.robot.velocity = [puppet.RAISES, 0.0]
+    stage.wait_status(PolicyStatus.HOLDING)
+    code, out, _ = type_("status", "--node", "/policy")
+    assert out.startswith("/policy: HOLDING: the policy failed: RuntimeError: the puppet's string")
+    assert "error: motion: holding" in out
+    assert "rate_hz" in type_("status", "--all")[1]
+    stage.robot.velocity = [0.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["call", "jump"], "no verb 'jump'; there are snapshot"),
+        (["call", "snapshot", "nam=x"], "expected NAME=VALUE of request_id (string), name (string), "),
+        (["call", "snapshot", "pin=perhaps"], "pin: expected boolean, found 'perhaps'"),
+        (["call", "rollback", "steps=-1"], "steps: expected uint"),
+        (["call", "activate", "now=1"], "activate: expected no fields"),
+        (
+            ["call", "stop", "--node", "/other", "--timeout", "1"],
+            "expected policy node /other within 1 s in ROS domain",
+        ),
+    ],
+)
+def test_what_is_wrong_is_one_line(words: list[str], message: str, type_: Type) -> None:
+    code, _, err = type_(*words)
+    assert code == 2
+    assert message in err
+    assert len(err.splitlines()) == 1
+
+
+def test_the_node_that_is_there_is_named(type_: Type) -> None:
+    _, _, err = type_("status", "--node", "robot1/policy", "--timeout", "2")
+    assert "policy nodes here: /policy" in err
+
+
+def test_fields_are_read_by_their_types() -> None:
+    assert read_fields("snapshot", ["name=12", "pin=true"]) == {"name": "12", "pin": True}
+    assert read_fields("fork", ["seeds=7", "names=[a, b]"]) == {"seeds": [7], "names": ["a", "b"]}
+    assert read_fields("reset_episode", ["task=go: there", "set_task=true"])["task"] == "go: there"
