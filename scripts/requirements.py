@@ -29,7 +29,7 @@ GROUPS: dict[str, list[str]] = {
     # A lower bound only: robots bring a torch of their own.
     "torch": ["torch>=2.4"],
     "cuda": ["cuda-bindings"],
-    "demo": ["mujoco", "py_trees>=2.2"],
+    "demo": ["mujoco>=3.3", "py_trees>=2.2"],
     # Behaviours for trees.
     "trees": ["py_trees>=2.2"],
     # BehaviorTree.CPP itself, to run its XML from Python; wheels for one architecture.

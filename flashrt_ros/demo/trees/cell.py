@@ -59,6 +59,7 @@ _TALL_M = 0.2
 """Height of post and wall: more than that of the magnet at its upper end."""
 _FACE_UP_M = 0.15
 _ARM_M = 0.30
+_LIFT_GAIN, _LIFT_DAMPING = 1500.0, 60.0
 
 
 def _model(wall: bool) -> mujoco.MjModel:
@@ -94,7 +95,10 @@ def _model(wall: bool) -> mujoco.MjModel:
         rgba=[0.8, 0.2, 0.2, 1],
     )
     lift = spec.add_actuator(name="servo3", target=LIFT, trntype=mujoco.mjtTrn.mjTRN_JOINT)
-    lift.set_to_position(kp=1500.0, kv=60.0)
+    # A position servo, as <position kp= kv=> makes it.
+    lift.gainprm[0] = _LIFT_GAIN
+    lift.biastype = mujoco.mjtBias.mjBIAS_AFFINE
+    lift.biasprm[:3] = 0.0, -_LIFT_GAIN, -_LIFT_DAMPING
     lift.forcerange = [-30.0, 30.0]
 
     block = spec.worldbody.add_body(name="block")
