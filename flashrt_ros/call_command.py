@@ -7,13 +7,14 @@ import json
 from typing import Any
 
 from flashrt_ros.errors import ErrorCode, InvalidArgumentError
-from flashrt_ros.verb_names import TRANSITIONS, VERBS
 
 TOLD = ("success", "message", "error_code")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the options of ``call``."""
+    from flashrt_ros.ros.verb_names import TRANSITIONS, VERBS
+
     verbs = ", ".join((*VERBS, *TRANSITIONS))
     parser.add_argument("verb", metavar="VERB", help=f"one of {verbs}")
     parser.add_argument(
@@ -35,6 +36,8 @@ def add_common(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Calls; 1 if the node refuses."""
+    from flashrt_ros.ros.verb_names import TRANSITIONS, VERBS
+
     verb = arguments.verb
     if verb not in VERBS and verb not in TRANSITIONS:
         raise InvalidArgumentError(

@@ -184,6 +184,7 @@ def test_only_the_outermost_loops_spin() -> None:
     loops = {
         "demo/client.py",
         "ros/bench_peer.py",
+        "ros/client.py",
         "ros/play.py",
         "ros/probe.py",
         "ros/runner.py",

@@ -16,7 +16,7 @@ from stage import SERVICES, WAYS_DOWN, Stage
 
 from flashrt_ros import cli
 from flashrt_ros.ros.client import read_fields
-from flashrt_ros.verb_names import TRANSITIONS, VERBS
+from flashrt_ros.ros.verb_names import TRANSITIONS, VERBS
 
 pytestmark = pytest.mark.ros
 Type = Callable[..., tuple[int, str, str]]
@@ -92,7 +92,10 @@ def test_status_says_why_the_arm_does_not_move(stage: Stage, type_: Type) -> Non
     ("words", "message"),
     [
         (["call", "jump"], "no verb 'jump'; there are snapshot"),
-        (["call", "snapshot", "nam=x"], "expected NAME=VALUE of request_id (string), name (string), "),
+        (
+            ["call", "snapshot", "nam=x"],
+            "expected NAME=VALUE of request_id (string), name (string), ",
+        ),
         (["call", "snapshot", "pin=perhaps"], "pin: expected boolean, found 'perhaps'"),
         (["call", "rollback", "steps=-1"], "steps: expected uint"),
         (["call", "activate", "now=1"], "activate: expected no fields"),

@@ -23,7 +23,7 @@ from rclpy.qos import DurabilityPolicy, QoSProfile
 from flashrt_ros import srv
 from flashrt_ros.errors import DeadlineError, InvalidArgumentError, NotFoundError
 from flashrt_ros.msg import PolicyStatus
-from flashrt_ros.verb_names import TRANSITIONS, VERBS
+from flashrt_ros.ros.verb_names import TRANSITIONS, VERBS
 
 MARK = "flashrt_ros/srv/Snapshot"
 """Type of a service that policy nodes alone have."""
