@@ -18,10 +18,12 @@ import numpy as np
 import pytest
 from chromium import Browser, require_chromium
 from evaluate_tracks import fan, report, track
+from PIL import Image
 
 from flashrt_ros.evaluate.page.document import MOST_RECORDINGS, write_page
 from flashrt_ros.evaluate.report import run_part
 from flashrt_ros.evaluate.track import Track
+from flashrt_ros.page import COLORS
 
 pytest.importorskip("plotly")
 HOSTILE = "</script><script>window.bad=1</script><img src=x onerror='window.bad=1'><b>x</b>"
@@ -154,6 +156,26 @@ def test_zooming_in_one_plot_moves_all(browser: Shown, page: Path) -> None:
     )
     browser.settle()
     assert browser.plot("recording-1-latency")["range"] == [0, pytest.approx(599 / 30)]
+
+
+def test_lines_are_there_to_be_seen(browser: Shown, page: Path, tmp_path: Path) -> None:
+    """In a picture of the screen, not in the document: pixels of each policy's colour."""
+    browser.open(page)
+
+    def pixels(color: str) -> int:
+        browser.plot("recording-1-joint-1")
+        browser.settle()
+        browser.screenshot(tmp_path / "screen.png", whole=False)
+        screen = np.asarray(Image.open(tmp_path / "screen.png").convert("RGB")).astype(int)
+        wanted = np.array([int(color[i : i + 2], 16) for i in (1, 3, 5)])
+        # Below the bar of controls, whose legend has the colours, too.
+        return int((np.abs(screen[150:] - wanted).max(axis=2) < 20).sum())
+
+    before = [pixels(color) for color in COLORS[:2]]
+    assert min(before) > 500
+    browser.toggle("[data-group=policy-0]")
+    assert pixels(COLORS[0]) < 0.5 * before[0]
+    assert pixels(COLORS[1]) >= 0.8 * before[1]
 
 
 def test_errors_chunks_and_policies_can_be_chosen(browser: Shown, page: Path) -> None:
