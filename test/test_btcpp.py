@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import behaviortreepy
 import pytest
 from tree_rig import FakeNode, RefusalError
 
@@ -291,6 +292,22 @@ def test_no_answer_is_failure_and_a_retry_keeps_its_id(plant: Plant) -> None:
 def test_a_request_id_of_ones_own(plant: Plant) -> None:
     plant.run('<Snapshot capsule="x" request_id="mine"/>')
     assert plant.server.requests("snapshot")[0].request_id == "mine"
+
+
+def test_a_service_of_another_policy(plant: Plant) -> None:
+    with plant.tree('<Snapshot capsule="x" service_name="/other/snapshot"/>') as tree:
+        assert [client.srv_name for client in plant.node.clients] == ["/other/snapshot"]
+        assert plant.through(tree) == "SUCCESS"
+    assert plant.node.clients == []
+
+
+def test_loggers_of_the_bindings_show_leaves_by_their_names(plant: Plant, tmp_path: Path) -> None:
+    with plant.tree('<Snapshot name="remember"/>') as tree:
+        logger = behaviortreepy.FileLogger(tree.native, str(tmp_path / "log.btlog"))
+        plant.through(tree)
+        logger.flush()
+        del logger
+    assert b"remember" in (tmp_path / "log.btlog").read_bytes()
 
 
 def test_a_halt_lets_go_and_drops(plant: Plant) -> None:

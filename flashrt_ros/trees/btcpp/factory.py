@@ -100,6 +100,7 @@ class Tree:
     Attributes:
         outcomes: How leaves ended, the last ``KEPT``, oldest first.
         link: Of the policy: durations of its services are in ``link.times``.
+        native: The tree of the bindings, for their loggers and ``Groot2Publisher``.
     """
 
     def __init__(self, factory: TreeFactory, lowered: Lowered, tree: str, where: str) -> None:
@@ -113,7 +114,7 @@ class Tree:
         try:
             self.link = self._linked(factory.policy)
             self._steps = ControlSteps(self.link, self._use_of)
-            self._tree = self._make(self._leaves(factory._own), lowered, tree, where)
+            self.native = self._make(self._leaves(factory._own), lowered, tree, where)
         except BaseException:
             self.close()
             raise
@@ -127,7 +128,7 @@ class Tree:
         Raises:
             Exception: What a leaf of one's own raised.
         """
-        status = str(self._tree.tick_exactly_once().name)
+        status = str(self.native.tick_exactly_once().name)
         if self._error is not None:
             error, self._error = self._error, None
             raise error
@@ -140,24 +141,24 @@ class Tree:
             NotFoundError: There is none.
         """
         try:
-            return str(self._tree.root_blackboard().get_string(name))
+            return str(self.native.root_blackboard().get_string(name))
         except RuntimeError:
             raise NotFoundError(f"blackboard: expected entry {name!r}, found none") from None
 
     def write(self, name: str, value: str | bool | float) -> None:
         """Writes a blackboard entry of the main tree."""
-        Ports("blackboard", "", {"": f"{{{name}}}"}, self._tree.root_blackboard(), {}).write(
+        Ports("blackboard", "", {"": f"{{{name}}}"}, self.native.root_blackboard(), {}).write(
             "", value
         )
 
     def halt(self) -> None:
         """Halts it: what is under way is let go, and the next tick begins anew."""
-        self._tree.halt_tree()
+        self.native.halt_tree()
         self._steps.leave()
 
     def close(self) -> None:
         """Halts it and gives its clients back."""
-        if hasattr(self, "_tree"):
+        if hasattr(self, "native"):
             self.halt()
         links, self._links = self._links, {}
         for link in links.values():
