@@ -62,7 +62,10 @@ def _bars(run: Run, unit: str, key: str) -> dict[str, Any]:
 
 
 def horizon(page: Page, runs: Sequence[Run], element: int, unit: str) -> str:
-    """Returns the error of one element by step of the chunk; empty without chunks."""
+    """Returns the error of one element by step of the chunk; empty without chunks.
+
+    Dashed beside it: the error of holding the command from before the first policy's chunk.
+    """
     data = [
         {
             "type": "scatter",
@@ -78,6 +81,17 @@ def horizon(page: Page, runs: Sequence[Run], element: int, unit: str) -> str:
     ]
     if not data:
         return ""
+    chunked = next(run for run in runs if len(run.get("horizon") or ()) > 1)
+    data.append(
+        {
+            "type": "scatter",
+            "mode": "lines",
+            "name": "hold last",
+            "line": {"color": "#777", "width": 1.25, "dash": "dash"},
+            "x": [row["step"] for row in chunked["horizon"]],
+            "y": [row["baseline_hold_mae"][element] for row in chunked["horizon"]],
+        }
+    )
     layout = {
         "height": 230,
         "showlegend": False,

@@ -103,15 +103,17 @@ def runs(report: Mapping[str, Any]) -> str:
 
 def joints(of_source: Sequence[Run]) -> str:
     """Returns the errors of each joint under each policy."""
-    head = ["joint", "policy", "unit", "mean error", "RMS", "largest"]
+    head = ["joint", "policy", "unit", "mean error", "RMS", "largest", "bias"]
     head += ["lag (steps)", "lag (ms)", "mean error at lag", "hold last", "recorded mean"]
+    head += ["measured state"]
     lines = [[*head, "jerk / recorded"]]
     for row in range(max((len(run["joints"]) for run in of_source), default=0)):
         for run in of_source:
             joint = run["joints"][row]
-            keys = ("mae", "rmse", "max", "lag_steps", "lag_ms", "mae_at_lag")
+            keys = ("mae", "rmse", "max", "bias", "lag_steps", "lag_ms", "mae_at_lag")
             values = [number(joint.get(key)) for key in keys]
-            base = [number(joint.get(f"baseline_{key}_mae")) for key in ("hold", "mean")]
+            others = ("baseline_hold_mae", "baseline_mean_mae", "state_mae")
+            base = [number(joint.get(key)) for key in others]
             jerk, recorded = joint.get("jerk"), joint.get("recorded_jerk")
             ratio = number(jerk / recorded if jerk is not None and recorded else None)
             lines.append([joint["name"], run["policy"], joint["unit"], *values, *base, ratio])
