@@ -27,9 +27,9 @@ def samples(count: int = 25) -> list[dict[str, Any]]:
     usage = {"resident_bytes": 400 * MIB, "threads": 20, "descriptors": 25, "device_bytes": None}
     return [
         {"calls": {"snapshot": 10}, "steps": 50, "records_lost": 0, "errors": {}}
-        | {"usage": dict(usage)}
+        | {"usage": dict(usage), "waited_share": 0.01, "wall_s": 1000.0 + 10 * number}
         | spread
-        for _ in range(count)
+        for number in range(count)
     ]
 
 
@@ -71,7 +71,7 @@ def _records(found: list[dict[str, Any]]) -> None:
         (_gpu_leak, "device_bytes: "),
         (_descriptors, "descriptors: 25 to 40"),
         (_refusal, "3 x restore: code 10: no room"),
-        (_records, "4 control steps without a record"),
+        (_records, "4 x control steps without a record"),
     ],
 )
 def test_what_is_not_as_it_should_be_is_found(
@@ -99,6 +99,40 @@ def test_words_of_the_log_and_an_early_end_are_findings() -> None:
     assert "expected five samples" in judge(samples(3), [], "")["findings"][0]
 
 
+LATE = "diagnostics: /policy: motion: holding: the control step is late: policy or verb"
+LATE_LINE = "[ERROR] [1034.5] [policy]: the control step is late by 95 ms: on_miss acts"
+
+
+def test_what_came_late_while_the_machine_was_busy_is_told_and_no_finding() -> None:
+    found = samples()
+    found[4]["waited_share"] = 0.2  # from 1030 s to 1040 s
+    found[4]["errors"] = {LATE: 2, "input x: stale 1200 ms > 1000 ms": 1}
+    found[4]["errors"]["input x: stale 1300 ms > 1000 ms"] = 1
+    found[4]["records_lost"] = 3
+    report = judge(found, [LATE_LINE], "")
+    assert report["findings"] == []
+    assert report["excused"] == {
+        "lines of the log": 1,
+        LATE: 2,
+        "input x: stale N ms > N ms": 2,
+        "control steps without a record in ~/policy_step": 3,
+    }
+
+
+def test_control_of_the_above_the_same_on_a_quiet_machine_and_other_errors_are_findings() -> None:
+    found = samples()
+    found[4]["errors"] = {LATE: 2}
+    report = judge(found, [LATE_LINE], "")
+    assert report["findings"] == [f"log: {LATE_LINE}", f"2 x {LATE}"]
+    for sample in found:
+        sample["waited_share"] = 0.9
+    found[4]["errors"] = {"restore: code 10: no room": 1}
+    (finding,) = judge(found, [], "")["findings"]
+    assert finding == "1 x restore: code 10: no room", "a busy machine excuses nothing else"
+    (line,) = judge(samples(), [LATE_LINE.replace("1034.5", "9999.0")], "")["findings"]
+    assert "9999.0" in line
+
+
 def test_usage_of_a_process_is_that_of_the_system() -> None:
     before = usage_of(os.getpid())
     assert before.resident_bytes > 10 * MIB
@@ -114,6 +148,7 @@ def test_usage_of_a_process_is_that_of_the_system() -> None:
     assert after.threads == before.threads + 1
     assert after.descriptors == before.descriptors + 1
     assert len(ballast) == 64 * MIB
+    assert after.waited_s >= before.waited_s >= 0.0
     assert usage_of(2**22 + 1) == Usage()
 
 

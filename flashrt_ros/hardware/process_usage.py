@@ -21,12 +21,15 @@ class Usage:
         threads: All of them, those of the middleware too.
         descriptors: Open files, sockets and the like.
         device_bytes: GPU memory as the driver counts it; None where nothing says so.
+        waited_s: For how long its threads were ready and had no CPU, all together and since they
+            began; 0 where the system does not say.
     """
 
     resident_bytes: int = 0
     threads: int = 0
     descriptors: int = 0
     device_bytes: int | None = None
+    waited_s: float = 0.0
 
 
 def usage_of(pid: int) -> Usage:
@@ -39,8 +42,15 @@ def usage_of(pid: int) -> Usage:
             len(list((folder / "task").iterdir())),
             len(list((folder / "fd").iterdir())),
             _device_bytes(pid),
+            sum(_waited_ns(task) for task in (folder / "task").iterdir()) / 1e9,
         )
     return Usage()
+
+
+def _waited_ns(task: Path) -> int:
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        return int((task / "schedstat").read_text().split()[1])
+    return 0
 
 
 def _device_bytes(pid: int) -> int | None:
