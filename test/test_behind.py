@@ -18,9 +18,9 @@ from control_rig import PERIOD_NS, Rig, plan_ready
 from node_policies import Follow
 from periods import Gate
 
+from flashrt_ros.contract.rebuild import array_digest
 from flashrt_ros.contract.start import blend
 from flashrt_ros.policies.chunked import ChunkedPolicy, ChunkPredictor
-from flashrt_ros.ros.behind import array_digest
 from flashrt_ros.ros.records import EventKind, PlanOrigin, StepRecord
 from flashrt_ros.runtime.buffers import BufferSpec, Role
 from flashrt_ros.runtime.engine import DELAY

@@ -6,6 +6,7 @@ A contract that is half understood moves a robot wrongly, so nothing may pass by
 from __future__ import annotations
 
 import copy
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -136,6 +137,15 @@ def test_defaults_are_for_sensors_and_for_safety() -> None:
 )
 def test_each_mistake_is_named(path: str, value: Any, words: str) -> None:
     assert re.search(words, refusal(changed(path, value)))
+
+
+def test_a_contract_keeps_what_it_was_read_from() -> None:
+    """Recordings carry it, to say later what has changed since."""
+    fields = contract_dict()
+    document = Contract.from_dict(fields).document
+    assert json.loads(document) == json.loads(json.dumps(fields))
+    assert Contract.from_dict(json.loads(document)) == Contract.from_dict(fields)
+    assert Contract.from_dict(changed("control_rate_hz", 49.0)).document != document
 
 
 def test_a_file_that_is_none(tmp_path: Path) -> None:

@@ -162,7 +162,19 @@ def test_an_event_tells_which_state_was_taken() -> None:
 
 def test_what_computes_travels_as_json() -> None:
     record = ProvenanceRecord(
-        *("r", "recurrent", "cpu", "s", "e", {"a": '1"'}, {"b": "2"}, "{}", "c.yaml", {"d": "3"})
+        *(
+            "r",
+            "recurrent",
+            "cpu",
+            "s",
+            "e",
+            2**64 - 1,
+            {"a": '1"'},
+            {"b": "2"},
+            "{}",
+            "c.yaml",
+            {"d": "3"},
+        )
     )
     message = messages.provenance(record, 1_500_000_002)
     assert (message.header.stamp.sec, message.header.stamp.nanosec) == (1, 500_000_002)
@@ -172,7 +184,7 @@ def test_what_computes_travels_as_json() -> None:
     }
     assert json.loads(message.state_facts) == {"a": '1"'}
     assert json.loads(message.versions) == {"d": "3"}
-    assert message.contract_source == "c.yaml"
+    assert (message.contract_source, message.noise_key) == ("c.yaml", 2**64 - 1)
 
 
 def test_chunk_is_row_major() -> None:

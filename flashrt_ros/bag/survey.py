@@ -166,15 +166,19 @@ def _add(seen: TopicSurvey, cdr: bytes, kind: str, time_ns: int, store: Typestor
         seen.no_definition = True
         return
     try:
-        message, used = _decode(cdr, kind, store)
+        message, used = decode(cdr, kind, store)
     except Exception:  # damaged bytes fail in many ways
         seen.undecodable += 1
         return
     seen.look(message, len(cdr) - used)
 
 
-def _decode(cdr: bytes, kind: str, store: Typestore) -> tuple[Any, int]:
-    """Returns the message and how many bytes it took; unlike the store, accepts trailing ones."""
+def decode(cdr: bytes, kind: str, store: Typestore) -> tuple[Any, int]:
+    """Returns the message and how many bytes it took; unlike the store, accepts trailing ones.
+
+    Raises:
+        Exception: Of many kinds, where the bytes are no message of this type.
+    """
     if len(cdr) < 4 or cdr[:2] not in {b"\x00\x00", b"\x00\x01"}:
         raise ValueError("expected a CDR encapsulation header")
     definition = store.get_msgdef(kind)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -114,6 +115,7 @@ class Contract:
             task=task,
             stop=stop,
             source=source,
+            document=json.dumps(value, sort_keys=True, default=str),
         )
         _check_topics(contract, top)
         return contract

@@ -141,6 +141,12 @@ class Frames:
         with self._lock:
             self._edges = {child: edge for child, edge in self._edges.items() if edge.static}
 
+    def forget(self) -> None:
+        """Forgets all."""
+        with self._lock:
+            self._edges.clear()
+            self._refused.clear()
+
     def lookup(
         self, target: str, source: str, stamp_ns: int
     ) -> tuple[Values, list[tuple[str, Message]]]:

@@ -99,7 +99,7 @@ def observe(
         stamps.append(replace(stamp, lasting=True))
     if any(faults.values()):
         return stamps, None
-    return stamps, _array(observation, columns, present)
+    return stamps, join(observation, columns, present)
 
 
 def _transforms(source: Source, steps: Sequence[Message]) -> dict[tuple[str, int], Message]:
@@ -111,8 +111,14 @@ def _transforms(source: Source, steps: Sequence[Message]) -> dict[tuple[str, int
     return {(topic, m.sequence): m for value in framed for topic, m in value.used}
 
 
-def _array(observation: Observation, columns: list[list[Array]], present: bool) -> Array:
-    """Brings together what the sources gave, each a list of moments."""
+def join(observation: Observation, columns: Sequence[Sequence[Array]], present: bool) -> Array:
+    """Brings together what the sources gave.
+
+    Args:
+        observation: What is asked for.
+        columns: Of each source, in order, an array for each moment, oldest first.
+        present: False where an optional input was absent: ``columns`` are not looked at.
+    """
     image = observation.image
     if image is not None:
         if not present:

@@ -89,6 +89,10 @@ class Sampler:
 
     ``prepare`` and ``enter`` may run in an intake thread and ``sample`` in the control thread:
     messages are decoded outside the lock, which is held for microseconds.
+
+    Attributes:
+        contract: As given.
+        frames: What /tf and /tf_static said.
     """
 
     def __init__(self, contract: Contract, history: int = 64, lazy: bool = False) -> None:
@@ -104,11 +108,11 @@ class Sampler:
         self.contract = contract
         self._lock = threading.Lock()
         self._topics: dict[str, _Topic] = {}
-        self._frames = Frames()
+        self.frames = Frames()
         self._lazy = lazy
         for topic, type_name, _ in contract.topics():
             inputs = dict.fromkeys(i for i in contract.inputs() if i.topic == topic)
-            readers = [_reader(source, self._frames) for source in inputs]
+            readers = [_reader(source, self.frames) for source in inputs]
             images = any(isinstance(source, ImagePart) for source in inputs)
             kept = min(history, IMAGE_HISTORY) if images else history
             window_ns = _window_ns(contract, topic)
@@ -221,7 +225,7 @@ class Sampler:
             for other in self._topics.values():
                 other.messages.clear()
                 other.stamp_ns = 0
-            self._frames.clear()
+            self.frames.clear()
         # The highest so far: many small steps back add up to a jump.
         state.stamp_ns = max(entry.stamp_ns, state.stamp_ns)
         state.sequence += 1
@@ -239,7 +243,7 @@ class Sampler:
             elif isinstance(reader, TaskReader):
                 self._task = entry
             elif isinstance(reader, FrameReader) and decoded is not None:
-                self._frames.take(decoded.message, entry, reader.part)
+                self.frames.take(decoded.message, entry, reader.part)
         return jump
 
     def _notices(self, topic: str, state: _Topic, decoded: Decoded | None) -> tuple[str, ...]:
@@ -301,7 +305,7 @@ class Sampler:
                 state.messages.clear()
                 state.stamp_ns = 0
                 state.said.clear()
-            self._frames.clear()
+            self.frames.clear()
 
     def sample(self, now_ns: int, not_before_ns: int = 0) -> Sample:
         """Makes the observations as of ``now_ns``.

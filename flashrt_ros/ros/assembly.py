@@ -98,6 +98,7 @@ def provenance_of(session: PolicySession, contract: Contract, run: str) -> Prove
         device=session.device.name,
         state_id=session.state_id,
         exec_id=session.exec_id,
+        noise_key=session.seed,
         state_facts=session.state_fingerprint.fields,
         exec_facts=session.exec_fingerprint.fields,
         contract=contract.document,

@@ -6,15 +6,12 @@ have come in a control period which took no action at all. Nothing else in the n
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-import xxhash
-
 from flashrt_ros.contract import InputStamp, Sample
+from flashrt_ros.contract.rebuild import array_digest
 from flashrt_ros.ros.records import PlanOrigin
 
 
@@ -81,11 +78,3 @@ class Behind:
         self.sample = self._begun = None
         self.digest = 0
         self.end()
-
-
-def array_digest(observations: Mapping[str, npt.NDArray[Any]]) -> int:
-    """xxh3_64 over the bytes of arrays, in order of name."""
-    digest = xxhash.xxh3_64()
-    for name in sorted(observations):
-        digest.update(np.ascontiguousarray(observations[name]).data)
-    return digest.intdigest()

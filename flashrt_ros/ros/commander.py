@@ -188,12 +188,8 @@ class Commander:
             messages, dropped = self._horizon.messages(
                 shaped, None if admitted.blending else ahead, self._outlet.stamp_ns()
             )
-            changed = not np.array_equal(shaped.action, admitted.action)
-            before = self.shaper.pack(last) if changed else None
             if dropped:
-                return Outcome(
-                    Verdict.DROPPED, shaped.action, dropped, ramp=admitted, limited_from=before
-                )
+                return Outcome(Verdict.DROPPED, admitted.action, dropped, ramp=admitted)
             self._motion.started()
             self._missing_since_ns = None
             self._send(messages, now_ns, last)
@@ -201,6 +197,8 @@ class Commander:
             if shaped.limited:
                 self.limited += 1
                 self.limited_words = "; ".join(shaped.limited)
+            changed = not np.array_equal(shaped.action, admitted.action)
+            before = self.shaper.pack(last) if changed else None
             return Outcome(Verdict.SENT, shaped.action, "", shaped.limited, admitted, before)
 
     def _shadow_command(
@@ -212,7 +210,7 @@ class Commander:
             return Outcome(Verdict.DROPPED, shaped.action, shaped.dropped)
         messages, dropped = self._horizon.messages(shaped, ahead, self._outlet.stamp_ns())
         if dropped:
-            return Outcome(Verdict.DROPPED, shaped.action, dropped)
+            return Outcome(Verdict.DROPPED, values, dropped)
         self._motion.started()
         self._outlet.shadow(messages)
         words = Verdict.DRY.value

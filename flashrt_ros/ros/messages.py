@@ -132,7 +132,18 @@ _STEP = (
     *("observation_age_ms", "run", "dry_run", "ramp_share", "observation_digest", "noise_key"),
 )
 _STEP_VECTORS = ("action", "predicted", "ramp_from", "limited_from")
-_PROVENANCE = (*("run", "policy", "device", "state_id", "exec_id", "contract", "contract_source"),)
+_PROVENANCE = (
+    *(
+        "run",
+        "policy",
+        "device",
+        "state_id",
+        "exec_id",
+        "noise_key",
+        "contract",
+        "contract_source",
+    ),
+)
 _PROVENANCE_JSON = ("state_facts", "exec_facts", "versions")
 
 

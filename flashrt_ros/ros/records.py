@@ -115,6 +115,7 @@ class ProvenanceRecord:
     device: str
     state_id: str
     exec_id: str
+    noise_key: int
     state_facts: Mapping[str, str]
     exec_facts: Mapping[str, str]
     contract: str
