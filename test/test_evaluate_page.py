@@ -92,7 +92,9 @@ def reproduction(words: str) -> dict[str, Any]:
         "verdict": "differs",
         **{"steps": 100, "reproduced": 90, "differing": 4, "skipped": 6, "capsules": 1},
         "verbs": {words: 2},
-        "first": {"where": where, "what": words, "words": words, "recorded": [1.0, None]},
+        "first": {"where": where, "what": words, "words": words}
+        | {"recorded": [1.0, None], "computed": [1.0, 2.0]}
+        | {"inputs": [{"topic": words, "sequence": 7, "digest": words, "found": False}]},
         "gaps": [{"where": where, "lost": words, "words": words, "steps": 6}],
         "changes": [{"what": words, "recorded": words, "here": "other"}],
         "remarks": [words],

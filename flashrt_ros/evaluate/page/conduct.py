@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from flashrt_ros.evaluate.page.tables import details, number
+from flashrt_ros.evaluate.page.tables import number
 from flashrt_ros.page import escaped, facts, table
 
 Run = Mapping[str, Any]
@@ -65,12 +65,12 @@ def reproduction_words(found: Mapping[str, Any]) -> str:
 
 def reproduction(found: Mapping[str, Any]) -> str:
     """Returns what a reproduction found: the first difference, gaps, what is another one here."""
-    parts = ["<h3>Verified reproduction</h3>", f"<p>{escaped(reproduction_words(found))}</p>"]
+    parts = [f"<h3>Verified reproduction of {escaped(found['source'])}</h3>"]
     if found["verbs"] or found["capsules"]:
         pairs = [*found["verbs"].items(), ("capsules with equal state", found["capsules"])]
         parts.append(facts((f"applied again: {name}", number(n)) for name, n in pairs))
     if found["first"]:
-        parts.append(f"<h4>First difference</h4>{facts(details(found['first']))}")
+        parts.append(_difference(found["first"]))
     if found["changes"]:
         keys = ("what", "recorded", "here")
         lines = [["what is another one", "in the recording", "here"]]
@@ -83,4 +83,25 @@ def reproduction(found: Mapping[str, Any]) -> str:
             lines.append([*counts, gap["lost"], gap["words"]])
         parts.append(f"<h4>Steps that could not be computed</h4>{table(lines)}")
     parts += [f'<p class="note">{escaped(words)}</p>' for words in found["remarks"]]
+    return "\n".join(parts)
+
+
+def _difference(first: Mapping[str, Any]) -> str:
+    """The first step that came out otherwise: where, by how much, and from which messages."""
+    where = first["where"]
+    place = f"tick {where['tick']} (episode {where['episode']}, step {where['step']})"
+    words = f"{place}: {first['what']}: {first['words']}"
+    parts = [f"<h4>First difference</h4><p>{escaped(words)}</p>"]
+    if first["recorded"] and first["computed"]:
+        lines = [["", *(str(i) for i in range(len(first["recorded"])))]]
+        for key in ("recorded", "computed"):
+            # All digits: one bit may be all that differs.
+            lines.append([key, *(number(v) if v is None else repr(v) for v in first[key])])
+        parts.append(table(lines))
+    if first["inputs"]:
+        lines = [["from", "message", "xxh3", "in the recording"]]
+        for each in first["inputs"]:
+            found = "yes" if each["found"] else "no"
+            lines.append([each["topic"], number(each["sequence"]), each["digest"], found])
+        parts.append(table(lines))
     return "\n".join(parts)

@@ -208,25 +208,6 @@ def fan(fan: Fan) -> str:
     return table(_filled(lines))
 
 
-def details(value: Any) -> list[tuple[str, str]]:
-    """Returns names and values of nested JSON, for figures that have no table of their own."""
-    if isinstance(value, Mapping):
-        return [
-            (f"{name} {inner}".strip(), words)
-            for name, item in value.items()
-            for inner, words in details(item)
-        ]
-    if isinstance(value, list | tuple):
-        plain = [number(item) if isinstance(item, float | int) else item for item in value]
-        if all(isinstance(item, str) for item in plain):
-            return [("", ", ".join(plain[:MOST_ROWS]) or "none")]
-        pairs = [(str(i + 1), item) for i, item in enumerate(value[:MOST_ROWS])]
-        return details(dict(pairs))
-    if isinstance(value, bool):
-        return [("", "yes" if value else "no")]
-    return [("", value if isinstance(value, str) else number(value))]
-
-
 def _filled(lines: Sequence[Sequence[str]]) -> list[list[str]]:
     """The table without columns in which nothing is known."""
     if len(lines) == 1:
