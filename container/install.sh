@@ -43,6 +43,7 @@ ros() {
   apt-get install -y --no-install-recommends \
     ros-jazzy-ros-base ros-jazzy-rmw-fastrtps-cpp ros-jazzy-ros2bag \
     ros-jazzy-rosbag2-storage-mcap ros-jazzy-trajectory-msgs ros-jazzy-diagnostic-msgs \
+    ros-jazzy-tf2-msgs ros-jazzy-control-msgs \
     python3-colcon-common-extensions
   rm -rf /var/lib/apt/lists/*
 }

@@ -14,6 +14,7 @@ import pytest
 from contract_examples import contract_dict
 from control_rig import PERIOD_NS, Rig, plan_ready
 from node_policies import Follow, FollowChunks
+from test_plans_ahead import Arm
 from trajectory_controller import Follower, trajectory_fault
 
 from flashrt_ros.contract import Command, Contract
@@ -79,6 +80,32 @@ def test_the_arm_is_where_single_commands_would_have_led_it() -> None:
             wanted = points(single.out.sent[-1])[0]
             assert np.allclose(follower.at(now_s + PERIOD_NS * 1e-9), wanted, atol=1e-9)
     assert len(whole.out.sent) < len(single.out.sent) / 2
+
+
+def test_a_plan_that_comes_before_the_end_replaces_what_is_left() -> None:
+    """Plans take a period and begin with ten rows left, so each is spliced into the last one."""
+    arm = Arm(1, 10, actions=[action()])
+    single = Arm(1, 10, actions=[action(horizon="step")])
+    follower = Follower(("a", "b"), (0.1, 0.2))
+    sent = 0
+    for period in range(60):
+        # The arm wanders, so that each plan leads elsewhere than the one before.
+        position = (0.1 + 0.002 * period, 0.2 - 0.001 * period)
+        for each in (arm, single):
+            each.periods(1, position=position)
+        now_s = arm.rig.now_ns * 1e-9
+        for command in arm.rig.out.sent[sent:]:
+            follower.take(_message(command), now_s)
+        sent = len(arm.rig.out.sent)
+        if single.rig.out.sent:
+            wanted = points(single.rig.out.sent[-1])[0]
+            assert np.allclose(follower.at(now_s + PERIOD_NS * 1e-9), wanted, atol=1e-9)
+    lengths = [len(points(command)) for command in arm.rig.out.sent]
+    assert min(lengths) > 10, "no chunk was used up"
+    assert len(lengths) > 5
+    assert not any(words.startswith("error") for words in arm.rig.out.words)
+    for each in (arm, single):
+        each.close()
 
 
 def test_control_of_the_above_a_chunk_that_is_not_replaced_leads_elsewhere() -> None:

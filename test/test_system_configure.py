@@ -7,6 +7,7 @@ every task of a day must not grow.
 
 from __future__ import annotations
 
+import importlib.util
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -146,6 +147,19 @@ def test_configure_works_after_all_that(stage: Stage) -> None:
         assert word in lines[0]
     stage.run()
     stage.wait_steps(3)
+
+
+def test_a_gripper_command_needs_its_package(stage: Stage) -> None:
+    if importlib.util.find_spec("control_msgs") is not None:
+        pytest.skip("control_msgs is installed here")
+    gripper = {"topic": "gripper", "type": "control_msgs/msg/GripperCommand", "field": "position"}
+    contract = arm_contract(names=["a"], index=[0], limits={"a": [-3.0, 3.0]})
+    contract["actions"].append({**gripper, "names": ["finger"], "index": [1], "unit": "rad"})
+    contract["start"]["measured"]["names"], contract["start"]["index"] = ["a"], [0]
+    stage.prepare(contract=contract)
+    assert not stage.change(Transition.TRANSITION_CONFIGURE)
+    status = stage.wait_status(PolicyStatus.UNCONFIGURED, "actions[1].type: message type")
+    assert "install ros-$ROS_DISTRO-control-msgs" in status.reason
 
 
 def test_missing_contract_file_is_named(stage: Stage, tmp_path: Path) -> None:
