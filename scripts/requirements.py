@@ -40,6 +40,8 @@ GROUPS: dict[str, list[str]] = {
     "language": ["tokenizers"],
     # LeRobot's data sets.
     "datasets": ["av", "pillow", "pyarrow"],
+    # Many recordings over a cluster.
+    "ray": ["ray"],
     # Plots of the benchmarks and of evaluations, and their tables on a terminal.
     "report": ["plotly", "rich"],
     "test": [
@@ -59,6 +61,7 @@ GROUPS: dict[str, list[str]] = {
         "pytest",
         "pytest-timeout",
         "pytest-xdist",
+        "ray",
         "rich",
         "ruff~=0.17.6",
         "tokenizers",

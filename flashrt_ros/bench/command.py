@@ -29,6 +29,7 @@ BENCHMARKS: dict[str, str] = {
     "trees": "ticks of a behaviour tree with a verb in every tenth, beside its empty twin",
     "path": "images in real DDS to commands in real DDS, against bare inference",
     "evaluate": "evaluation of recordings against real time; memory that a large one takes",
+    "many": "many recordings with each engine, and what 100,000 would take",
     "startup": "process start and configure to the first action",
 }
 POLICY = "policy"

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from flashrt_ros.errors import InvalidArgumentError, StorageError
-from flashrt_ros.evaluate import moments, output
+from flashrt_ros.evaluate import engines, moments, output
 
 if TYPE_CHECKING:
     from flashrt_ros.evaluate.evaluator import Options, Result
@@ -18,7 +18,11 @@ if TYPE_CHECKING:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the options of ``evaluate``."""
     parser.add_argument(
-        "sources", nargs="+", metavar="SOURCE", help="recordings: folders, .mcap or .db3 files"
+        "sources",
+        nargs="+",
+        metavar="SOURCE",
+        help="recordings: folders, .mcap or .db3 files; folders of "
+        "LeRobot's data sets; @FILE for a list of them, one a line",
     )
     what = parser.add_argument_group("what is evaluated")
     what.add_argument(
@@ -76,6 +80,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="rows left of a chunk with which the next plan begins (default: --delay)",
     )
     moments.add_arguments(parser.add_argument_group("any moment"))
+    engines.add_arguments(parser.add_argument_group("many sources"))
     out = parser.add_argument_group("output")
     out.add_argument("--json", type=Path, metavar="FILE", help="write the whole report there")
     out.add_argument(
@@ -103,25 +108,41 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Evaluates and prints; 1 if a threshold fails or a source could not be evaluated."""
     from flashrt_ros.evaluate import report, terminal
+    from flashrt_ros.evaluate.desk import Job
     from flashrt_ros.evaluate.evaluator import Evaluator
     from flashrt_ros.evaluate.fork import fork
     from flashrt_ros.evaluate.progress import progress_line
+    from flashrt_ros.evaluate.spread import spread
     from flashrt_ros.evaluate.thresholds import Threshold
 
     thresholds = [Threshold.parse(text) for text in arguments.fail_if]
+    arguments.sources = engines.sources_of(arguments.sources)
     options = options_of(arguments)
     plan = moments.fork_of(arguments, [candidate.label for candidate in options.candidates])
+    engine = engines.engine_of(arguments)
     output.check(arguments)
-    line = progress_line if arguments.progress or sys.stderr.isatty() else None
+    shown = arguments.progress or sys.stderr.isatty()
     evaluator = Evaluator(options)
+    policies = evaluator.policies()
     try:
-        # Of many sources one that cannot be evaluated must not cost the others.
-        go = evaluator.run if len(arguments.sources) == 1 else evaluator.try_
-        results = [go(path, line) for path in arguments.sources]
-        fans = [] if plan is None else [fork(evaluator, path, plan) for path in arguments.sources]
-        found = report.make(options, evaluator.policies(), results, thresholds)
+        if engine is None:
+            # Of many sources one that cannot be evaluated must not cost the others.
+            go = evaluator.run if len(arguments.sources) == 1 else evaluator.try_
+            results = [go(path, progress_line if shown else None) for path in arguments.sources]
+            fans = [fork(evaluator, path, plan) for path in arguments.sources] if plan else []
+            found = report.make(options, policies, results, thresholds)
     finally:
         evaluator.close()
+    if engine is not None:
+        ids = {facts.label: (facts.state_id, facts.exec_id) for facts in policies}
+        series = output.needs_tracks(arguments) or arguments.save_tracks is not None
+        job = Job(options, ids, engine[1], series)
+        tell = engines.tell if shown else None
+        kept, fans = spread(job, arguments.sources, engine[0], plan, tell)
+        results = [each.result for each in kept]
+        sources = [report.source_part(each.facts) for each in kept]
+        runs = [run for each in kept for run in each.runs]
+        found = report.join(options, policies, sources, runs, thresholds)
     if arguments.save_tracks is not None:
         _save(arguments.save_tracks, results)
     found["fans"] = [fan.as_json() for fan in fans]
@@ -174,6 +195,7 @@ def options_of(arguments: argparse.Namespace) -> Options:
         numerics=arguments.numerics,
         trust=arguments.trust,
         pace=Pace(arguments.delay, arguments.plan_ahead),
+        threads=arguments.threads,
         **moments.options_of(arguments),
     )
 

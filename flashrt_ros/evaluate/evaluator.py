@@ -74,6 +74,7 @@ class Options:
         trust: The same.
         pace: Of plans that run beside.
         capsules: Whole states that a session's store holds.
+        threads: Of torch in this process; 0: as they are. Another number is other arithmetic.
         keyframes_s: Recorded time between two keyframes that are written; 0: none are.
         keyframe_folder: Where they lie; empty: beside each source.
         enters_keyframes: Begin at one where that leads to the same.
@@ -95,6 +96,7 @@ class Options:
     trust: bool = False
     pace: Pace = Pace()  # noqa: RUF009  frozen
     capsules: int = CAPSULES
+    threads: int = 0
     keyframes_s: float = 0.0
     keyframe_folder: str = ""
     enters_keyframes: bool = True
@@ -185,6 +187,8 @@ class Evaluator:
                 "--policy: expected policies with different labels, found "
                 f"{', '.join(sorted(twice)) or 'none'}; write LABEL=DIRECTORY"
             )
+        if options.threads:
+            torch.set_num_threads(options.threads)
         self.options = options
         self.contract = Contract.load(options.contract) if options.contract else None
         self.sessions: dict[str, PolicySession] = {}

@@ -31,6 +31,11 @@ def add_arguments(group: argparse._ArgumentGroup) -> None:
     )
 
 
+def needs_tracks(arguments: argparse.Namespace) -> bool:
+    """Whether series are written, and not figures alone."""
+    return arguments.html is not None or arguments.mcap is not None
+
+
 def check(arguments: argparse.Namespace) -> None:
     """Raises if what is asked for cannot be written here; called before a run.
 

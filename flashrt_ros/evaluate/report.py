@@ -133,6 +133,7 @@ def _options(options: Options) -> dict[str, Any]:
         "task": options.task,
         "device": options.device,
         "numerics": options.numerics,
+        "threads": options.threads or None,
         "delay": pace.delay,
         "plan_ahead": pace.plan_ahead,
     }
