@@ -56,6 +56,22 @@ class Shown(Browser):
         )
         self.settle()
 
+    def reset(self) -> None:
+        """Puts all controls back to where they stand when the page is opened."""
+        self.evaluate(
+            """(() => {
+              const changed = (e) => e.dispatchEvent(new Event('change'));
+              for (const e of document.querySelectorAll('#recording-1 input[type=checkbox]')) {
+                if (!e.checked) e.click();
+              }
+              for (const e of document.querySelectorAll('#recording-1 select')) {
+                e.selectedIndex = 0;
+                changed(e);
+              }
+            })()"""
+        )
+        self.settle()
+
     def toggle(self, control: str) -> None:
         self.evaluate(f"document.querySelector('#recording-1 {control}').click()")
         self.settle()
@@ -80,6 +96,16 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.fixture
+def desk(browser: Shown, page: Path) -> Shown:
+    """The page at a desk; opened again only if need be, since plotly.js takes half a second."""
+    here = browser.evaluate("location.href")
+    if here != page.as_uri() or browser.evaluate("innerWidth") < 1000:
+        browser.open(page)
+    browser.reset()
+    return browser
+
+
 def judged(expression: str, value: float | None, passed: bool) -> list[dict[str, Any]]:
     where = {"policy": "act", "source": "run_0"}
     return [{"expression": expression, "value": value, "passed": passed, **where}]
@@ -101,73 +127,69 @@ def reproduction(words: str) -> dict[str, Any]:
     }
 
 
-def test_every_plot_is_drawn_in_silence(browser: Shown, page: Path) -> None:
-    browser.open(page)
+def test_every_plot_is_drawn_in_silence(desk: Shown) -> None:
     for element in range(3):
-        drawn = browser.plot(f"recording-1-joint-{element}")
+        drawn = desk.plot(f"recording-1-joint-{element}")
         lines = dict(zip(drawn["names"], drawn["paths"], strict=True))
         for line in ("recorded", "measured", "act", "diffusion"):
             assert lines[line].startswith("M")
             assert len(lines[line]) > 1000, line  # hundreds of points
-    assert len(browser.plot("recording-1-latency")["paths"]) == 2
-    assert browser.plot("recording-1-lanes")["images"] == 1
-    browser.scroll_through()
+    assert len(desk.plot("recording-1-latency")["paths"]) == 2
+    assert desk.plot("recording-1-lanes")["images"] == 1
+    desk.scroll_through()
     drawn = "'.scatterlayer path, .barlayer path, .heatmaplayer image'"
     figures = "[...document.querySelectorAll('.figure')]"
-    assert browser.evaluate(f"{figures}.filter(e => !e.querySelector({drawn})).length") == 0
-    assert browser.evaluate(f"{figures}.length") == 3 + 1 + 1 + 2 + 3 + 3
-    assert browser.evaluate("document.querySelectorAll('.fans .js-plotly-plot').length") == 3
-    assert browser.complaints() == []
-    assert browser.requests() == []
+    assert desk.evaluate(f"{figures}.filter(e => !e.querySelector({drawn})).length") == 0
+    assert desk.evaluate(f"{figures}.length") == 3 + 1 + 1 + 2 + 3 + 3
+    assert desk.evaluate("document.querySelectorAll('.fans .js-plotly-plot').length") == 3
+    assert desk.complaints() == []
+    assert desk.requests() == []
 
 
-def test_the_slider_moves_what_is_shown(browser: Shown, page: Path) -> None:
-    browser.open(page)
+def test_the_slider_moves_what_is_shown(desk: Shown) -> None:
     name = "recording-1-joint-1"
-    whole = browser.plot(name)
+    whole = desk.plot(name)
     assert whole["range"] == [0, pytest.approx(599 / 30)]
-    browser.set(".span", 5)
-    narrow = browser.plot(name)
+    desk.set(".span", 5)
+    narrow = desk.plot(name)
     assert narrow["range"] == [0, 5]
-    browser.set(".from", 1000, "input")
-    moved = browser.plot(name)
+    desk.set(".from", 1000, "input")
+    moved = desk.plot(name)
     assert moved["range"] == [pytest.approx(599 / 30 - 5), pytest.approx(599 / 30)]
     lines = [shown["paths"][shown["names"].index("act")] for shown in (whole, narrow, moved)]
     assert len(set(lines)) == 3
     inside = [x for x in moved["x"][moved["names"].index("act")] if x is not None]
     assert 14.9 < min(inside) < max(inside) < 20
-    assert browser.plot("recording-1-lanes")["range"] == moved["range"]
-    assert browser.evaluate("document.querySelector('.now').textContent") == "15.0 to 20.0 s"
-    browser.set(".span", 0)
-    assert browser.plot(name)["range"] == whole["range"]
-    browser.set(".from", 500, "input")  # from all of it, the slider itself narrows the view
-    assert browser.plot(name)["range"] == [pytest.approx(8.985), pytest.approx(10.982, abs=0.01)]
+    assert desk.plot("recording-1-lanes")["range"] == moved["range"]
+    assert desk.evaluate("document.querySelector('.now').textContent") == "15.0 to 20.0 s"
+    desk.set(".span", 0)
+    assert desk.plot(name)["range"] == whole["range"]
+    desk.set(".from", 500, "input")  # from all of it, the slider itself narrows the view
+    assert desk.plot(name)["range"] == [pytest.approx(8.985), pytest.approx(10.982, abs=0.01)]
 
 
-def test_zooming_in_one_plot_moves_all(browser: Shown, page: Path) -> None:
-    browser.open(page)
-    browser.plot("recording-1-joint-0")
-    browser.evaluate(
+def test_zooming_in_one_plot_moves_all(desk: Shown) -> None:
+    desk.plot("recording-1-joint-0")
+    desk.evaluate(
         "Plotly.relayout('recording-1-joint-0', {'xaxis.range[0]': 3, 'xaxis.range[1]': 4.5})"
         ".then(() => 0)"
     )
-    browser.settle()
-    assert browser.plot("recording-1-joint-2")["range"] == [3, 4.5]
-    browser.evaluate(
+    desk.settle()
+    assert desk.plot("recording-1-joint-2")["range"] == [3, 4.5]
+    desk.evaluate(
         "Plotly.relayout('recording-1-joint-2', {'xaxis.autorange': true}).then(() => 0)"
     )
-    browser.settle()
-    assert browser.plot("recording-1-latency")["range"] == [0, pytest.approx(599 / 30)]
+    desk.settle()
+    assert desk.plot("recording-1-latency")["range"] == [0, pytest.approx(599 / 30)]
 
 
-def test_lines_are_there_to_be_seen(browser: Shown, page: Path, tmp_path: Path) -> None:
+def test_lines_are_there_to_be_seen(desk: Shown, tmp_path: Path) -> None:
     """In a picture of the screen, not in the document: pixels of each policy's colour."""
-    browser.open(page)
 
     def pixels(color: str) -> int:
-        browser.plot("recording-1-joint-1")
-        browser.settle()
-        browser.screenshot(tmp_path / "screen.png", whole=False)
+        desk.plot("recording-1-joint-1")
+        desk.settle()
+        desk.screenshot(tmp_path / "screen.png", whole=False)
         screen = np.asarray(Image.open(tmp_path / "screen.png").convert("RGB")).astype(int)
         wanted = np.array([int(color[i : i + 2], 16) for i in (1, 3, 5)])
         # Below the bar of controls, whose legend has the colours, too.
@@ -175,39 +197,37 @@ def test_lines_are_there_to_be_seen(browser: Shown, page: Path, tmp_path: Path) 
 
     before = [pixels(color) for color in COLORS[:2]]
     assert min(before) > 500
-    browser.toggle("[data-group=policy-0]")
+    desk.toggle("[data-group=policy-0]")
     assert pixels(COLORS[0]) < 0.5 * before[0]
     assert pixels(COLORS[1]) >= 0.8 * before[1]
 
 
-def test_errors_chunks_and_policies_can_be_chosen(browser: Shown, page: Path) -> None:
-    browser.open(page)
+def test_errors_chunks_and_policies_can_be_chosen(desk: Shown) -> None:
     name = "recording-1-joint-1"
-    assert "act, chunks" not in browser.plot(name)["names"]  # too many to tell apart
-    browser.set(".span", 5)
-    assert "act, chunks" in browser.plot(name)["names"]
-    browser.toggle(".chunks")
-    assert "act, chunks" not in browser.plot(name)["names"]
-    browser.toggle("[data-group=policy-0]")
-    assert browser.plot(name)["names"] == ["measured", "recorded", "diffusion"]
-    browser.set(".what", "errors")
-    drawn = browser.plot(name)
+    assert "act, chunks" not in desk.plot(name)["names"]  # too many to tell apart
+    desk.set(".span", 5)
+    assert "act, chunks" in desk.plot(name)["names"]
+    desk.toggle(".chunks")
+    assert "act, chunks" not in desk.plot(name)["names"]
+    desk.toggle("[data-group=policy-0]")
+    assert desk.plot(name)["names"] == ["measured", "recorded", "diffusion"]
+    desk.set(".what", "errors")
+    drawn = desk.plot(name)
     assert drawn["names"] == ["diffusion"]
     values = [y for y in drawn["y"][0] if y is not None]
     assert np.mean(values) == pytest.approx(-0.1, abs=0.005)
 
 
-def test_lanes_show_where_inputs_are_stale(browser: Shown, page: Path) -> None:
-    browser.open(page)
-    drawn = browser.plot("recording-1-lanes")
+def test_lanes_show_where_inputs_are_stale(desk: Shown) -> None:
+    drawn = desk.plot("recording-1-lanes")
     edges, rows = drawn["x"][0], drawn["z"][0]
     image, state = rows[0], rows[2]  # drawn from below, with empty rows between
     assert len(edges) == len(image) + 1 == 601
     assert [i for i, z in enumerate(state) if z > 1] == list(range(300, 310))
     assert [i for i, z in enumerate(image) if z > 1.1] == [0, 1, 2, 3]
     assert all(0 < z < 1 for z in image[4:])
-    browser.set(".span", 2)
-    assert max(browser.plot("recording-1-lanes")["z"][0][2]) < 0.5  # nothing stale in sight
+    desk.set(".span", 2)
+    assert max(desk.plot("recording-1-lanes")["z"][0][2]) < 0.5  # nothing stale in sight
 
 
 def test_a_telephone_needs_no_scrolling_sideways(browser: Shown, page: Path) -> None:
