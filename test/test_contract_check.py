@@ -6,9 +6,11 @@ things, hence names and units.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from contract_examples import contract_dict
 
 from flashrt_ros.contract import Contract
@@ -141,3 +143,36 @@ def test_the_same_names_in_another_order_are_a_caution() -> None:
     others = contract_dict()
     others["observations"][0]["parts"][0]["names"] = ["b", "c"]
     assert Contract.from_dict(others).cautions() == (), "control: other names are another matter"
+
+
+def test_faults_name_their_line_in_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "arm.yaml"
+    path.write_text(
+        """\
+version: 1
+robot: arm
+control_rate_hz: 50.0
+observations:
+  - key: observation.stat
+    max_age_ms: 100
+    parts:
+      - {topic: j, type: sensor_msgs/msg/JointState, field: position, names: [a, b]}
+actions:
+  - topic: c
+    type: std_msgs/msg/Float64MultiArray
+    field: velocity
+    names: [a, b]
+    index: [0, 5]
+start: unchecked
+"""
+    )
+    contract = Contract.load(path)
+    with pytest.raises(ContractError) as caught:
+        contract.check(Ports((STATE,), ACTION))
+    lines = str(caught.value).splitlines()
+    assert lines[0] == f"{path} does not fit the policy:"
+    found = [line.strip().partition(": expected")[0] for line in lines[1:]]
+    assert found[0] == "line 5: observations[0].key"
+    assert "line 14: actions[0].index" in found
+    assert "line 4: observations" in found, "what is missing is missed where it should stand"
+    assert contract == Contract.from_dict(yaml.safe_load(path.read_text()), str(path))

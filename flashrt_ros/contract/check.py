@@ -67,8 +67,16 @@ def check_ports(contract: Contract, ports: Ports, layout: Sequence[BufferSpec] =
             if output.is_chunk
         ]
     if faults:
-        lines = "".join(f"\n  {fault}" for fault in faults)
+        lines = "".join(f"\n  {_line(contract, fault)}{fault}" for fault in faults)
         raise ContractError(f"{contract.source} does not fit the policy:{lines}")
+
+
+def _line(contract: Contract, fault: str) -> str:
+    """Where in the file it is what a fault begins with, in words; empty where nobody knows."""
+    path = fault.split(":")[0].split(" ")[0]
+    while path and path not in contract.lines:
+        path = path[: max(path.rfind("."), path.rfind("["), 0)]
+    return f"line {contract.lines[path]}: " if path else ""
 
 
 def cautions(contract: Contract) -> tuple[str, ...]:

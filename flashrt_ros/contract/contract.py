@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -17,7 +17,7 @@ from flashrt_ros.contract.entries import (
 )
 from flashrt_ros.contract.frames import INPUTS as FRAME_INPUTS
 from flashrt_ros.contract.schema import KEYS, Input, Observation, Output, Part, Qos, Start
-from flashrt_ros.contract.section import Faults, Section, parse
+from flashrt_ros.contract.section import Faults, Section, lines_of, parse
 from flashrt_ros.contract.stop import StopInput
 from flashrt_ros.contract.task import TaskInput
 from flashrt_ros.errors import ContractError
@@ -44,6 +44,7 @@ class Contract:
         stop: A topic that ends motion; None: services alone.
         source: File name, for messages.
         document: What YAML had parsed, as JSON with sorted keys: to compare contracts by.
+        lines: Line of each key path in the file; empty where it was not read from one.
     """
 
     robot: str
@@ -57,6 +58,7 @@ class Contract:
     stop: StopInput | None = None
     source: str = "contract"
     document: str = field(default="", compare=False, repr=False)
+    lines: Mapping[str, int] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def period_s(self) -> float:
@@ -116,6 +118,7 @@ class Contract:
             stop=stop,
             source=source,
             document=json.dumps(value, sort_keys=True, default=str),
+            lines=lines_of(value),
         )
         _check_topics(contract, top)
         return contract

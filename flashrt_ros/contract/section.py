@@ -80,6 +80,22 @@ def parse(text: str, source: str) -> object:
         raise ContractError(f"{source}: expected YAML, found a fault in it: {words}") from error
 
 
+def lines_of(value: object, path: str = "") -> dict[str, int]:
+    """Lines by key path, of all that ``parse`` read with a line."""
+    found: dict[str, int] = {}
+    if isinstance(value, Located):
+        for key, line in value.lines.items():
+            below = f"{path}.{key}" if path else key
+            found |= {below: line, **lines_of(value.get(key), below)}
+    elif isinstance(value, list):
+        for position, entry in enumerate(value):
+            below = f"{path}[{position}]"
+            if isinstance(entry, Located):
+                found[below] = entry.line
+            found |= lines_of(entry, below)
+    return found
+
+
 def shown(value: object) -> str:
     """A value as a message shows it: short, whatever its size or nesting."""
     kind = {dict: "mapping", list: "list", str: "text", type(None): "nothing"}.get(type(value))
