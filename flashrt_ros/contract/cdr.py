@@ -7,6 +7,7 @@ import struct
 from typing import Any
 
 from flashrt_ros.contract.definitions import typestore
+from flashrt_ros.contract.joint_states import JOINT_STATE, JointStates
 from flashrt_ros.errors import ContractError
 
 __all__ = ["MAX_TRAILING_BYTES", "deserialize", "peek_stamp", "typestore"]
@@ -30,6 +31,11 @@ def _deserializers(type_name: str) -> tuple[Any, dict[bytes, Any]]:
         encapsulation: getattr(definition, method)
         for encapsulation, method in ENCAPSULATIONS.items()
     }
+
+
+@functools.cache
+def _joint_states() -> JointStates:
+    return JointStates(typestore().types)
 
 
 def peek_stamp(cdr: bytes) -> int:
@@ -63,6 +69,8 @@ def deserialize(type_name: str, cdr: bytes | bytearray | memoryview) -> tuple[An
         ContractError: Wrong encapsulation, truncated, garbage, or too long for the type.
     """
     raw = bytes(cdr)
+    if type_name == JOINT_STATE and (known := _joint_states().read(raw)) is not None:
+        return known
     cls, functions = _deserializers(type_name)
     function = functions.get(raw[:2]) if len(raw) >= 4 else None
     if function is None:
@@ -89,4 +97,6 @@ def deserialize(type_name: str, cdr: bytes | bytearray | memoryview) -> tuple[An
             f"{type_name}: expected {end + 4} bytes and at most {MAX_TRAILING_BYTES} behind them, "
             f"found {len(raw)}: cut off, or another type"
         )
+    if type_name == JOINT_STATE:
+        _joint_states().learn(raw, message, trailing)
     return message, trailing

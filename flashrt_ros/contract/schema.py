@@ -131,6 +131,10 @@ class Part:
     path: str = ""
     transform: bool = False
 
+    def __hash__(self) -> int:
+        """Of what tells parts apart; that of all fields would be worked out for each message."""
+        return hash((self.path, self.topic, self.field))
+
 
 Source = Part | ImagePart
 """What an observation is read from: one topic each."""
