@@ -197,9 +197,11 @@ def test_the_stamp_of_a_chunk_may_be_that_of_its_control_step() -> None:
 
 
 def test_a_shadow_shows_whole_chunks_too() -> None:
-    arm = Rig(FollowChunks(), actions=[action()], dry_run=True)
+    arm = Rig(FollowChunks(), actions=[action(max_step=0.004)], dry_run=True)
     run(arm, 1 + ROWS)
     assert [len(points(command)) for command in arm.out.shadows] == [ROWS]
+    (command,) = arm.out.shadows
+    assert np.allclose(np.diff(points(command), axis=0), 0.01), "steps are those of who drives"
     assert not arm.out.sent
 
 

@@ -52,7 +52,7 @@ class Horizon:
         self._sent: dict[str, _Sent] = {}
 
     def messages(
-        self, shaped: Shaped, ahead: Ahead | None, stamp_ns: int
+        self, shaped: Shaped, ahead: Ahead | None, stamp_ns: int, steps: bool = True
     ) -> tuple[list[Command], str]:
         """The messages of one shaped action.
 
@@ -60,6 +60,7 @@ class Horizon:
             shaped: After limits, not dropped.
             ahead: None: the action stands alone, so single points are sent.
             stamp_ns: ROS clock.
+            steps: Whether ``shaped`` was limited in its step, so that later rows are.
 
         Returns:
             Those to send, without outputs whose controllers follow a trajectory with this action,
@@ -75,7 +76,7 @@ class Horizon:
             if self._follows(output, ahead, values):
                 sent[output.topic] = self._sent[output.topic]
                 continue
-            points, reason = self._shaper.follow(output, values, ahead.rows())
+            points, reason = self._shaper.follow(output, values, ahead.rows(), steps)
             if reason:
                 return [], reason
             sent[output.topic] = _Sent(ahead.chunk, ahead.index, points)

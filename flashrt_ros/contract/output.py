@@ -180,20 +180,24 @@ class ActionShaper:
             limited += words
         return Shaped(commands, shaped, "", tuple(limited))
 
-    def follow(self, output: Output, first: Values, rows_KA: Values) -> tuple[Values, str]:
+    def follow(
+        self, output: Output, first: Values, rows_KA: Values, steps: bool = True
+    ) -> tuple[Values, str]:
         """The points of a chunk, each limited as if it were commanded after the one before.
 
         Args:
             output: One of the contract's actions, not a pose.
             first: Its values of this control step, after limits.
             rows_KA: Actions of the control steps after it.
+            steps: Whether steps between them are limited, too.
 
         Returns:
             ``(1 + K, names)``, and why the frame is dropped; empty where it is not.
         """
         points = [first]
         for row, action in enumerate(rows_KA[:, self._index[output.topic]], start=1):
-            given, _, reason = self._limit(output, action, points[-1])
+            before = points[-1] if steps else np.full(len(first), np.nan)
+            given, _, reason = self._limit(output, action, before)
             if reason:
                 return np.stack(points), f"{reason} (row {row} of those to come)"
             points.append(given)

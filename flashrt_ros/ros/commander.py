@@ -208,7 +208,7 @@ class Commander:
         shaped = self.shaper.shape(values)
         if shaped.dropped:
             return Outcome(Verdict.DROPPED, shaped.action, shaped.dropped)
-        messages, dropped = self._horizon.messages(shaped, ahead, self._outlet.stamp_ns())
+        messages, dropped = self._horizon.messages(shaped, ahead, self._outlet.stamp_ns(), False)
         if dropped:
             return Outcome(Verdict.DROPPED, values, dropped)
         self._motion.started()
