@@ -162,6 +162,16 @@ def test_a_gripper_command_needs_its_package(stage: Stage) -> None:
     assert "install ros-$ROS_DISTRO-control-msgs" in status.reason
 
 
+def test_ranges_are_there_when_asked_for_or_it_is_said_why_not(stage: Stage) -> None:
+    stage.run(nvtx=True, tracing=True)
+    stage.wait_steps(3)
+    stage.do("snapshot", name="ranged", replace=True)
+    for name in ("nvtx", "tracing"):
+        said = re.search(rf"{name}: (ranges flashrt_ros.step|expected)", stage.process.output())
+        assert said, name
+    stage.prepare(nvtx=False, tracing=False)
+
+
 def test_missing_contract_file_is_named(stage: Stage, tmp_path: Path) -> None:
     stage.prepare()
     assert stage.set(contract=str(tmp_path / "none.yaml")).successful

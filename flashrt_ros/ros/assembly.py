@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Any
 
 from flashrt_ros.contract import Contract
@@ -85,8 +86,9 @@ def make_stepper(
         plans,
     )
     outlet.provenance(provenance_of(session, contract, stepper.run))
-    if settings["nvtx"]:
-        _mark(stepper, intake, outlet)
+    for name, points in (("nvtx", ranges.nvtx), ("tracing", ranges.trace_points)):
+        if settings[name]:
+            _mark(stepper, intake, outlet, name, points)
     return stepper
 
 
@@ -107,13 +109,20 @@ def provenance_of(session: PolicySession, contract: Contract, run: str) -> Prove
     )
 
 
-def _mark(stepper: Stepper, intake: Intake, outlet: Outlet) -> None:
+def _mark(
+    stepper: Stepper,
+    intake: Intake,
+    outlet: Outlet,
+    name: str,
+    points: Callable[[], tuple[Callable[[str], Any], Callable[[], Any]]],
+) -> None:
+    """Puts ranges around the work, and says so, or why not."""
     try:
-        names = ranges.mark(stepper, intake, *ranges.nvtx())
+        names = ranges.mark(stepper, intake, *points())
     except UnsupportedError as error:
         outlet.log("warn", str(error))
         return
-    outlet.log("info", f"NVTX ranges: {', '.join(names)}")
+    outlet.log("info", f"{name}: ranges {', '.join(names)}")
 
 
 def apply_change(
