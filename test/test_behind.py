@@ -11,8 +11,7 @@ import threading
 from typing import Any
 
 import numpy as np
-import torch
-from chunk_predictors import Looking
+from again_policies import STATE, FourLooking
 from contract_examples import contract_dict
 from control_rig import PERIOD_NS, Rig, plan_ready
 from node_policies import Follow
@@ -22,32 +21,6 @@ from flashrt_ros.contract.rebuild import array_digest
 from flashrt_ros.contract.start import blend
 from flashrt_ros.policies.chunked import ChunkedPolicy, ChunkPredictor
 from flashrt_ros.ros.records import EventKind, PlanOrigin, StepRecord
-from flashrt_ros.runtime.buffers import BufferSpec, Role
-from flashrt_ros.runtime.engine import DELAY
-from flashrt_ros.runtime.policy import Buffers, Port
-
-STATE = "observation.state"
-
-
-class FourIn(Looking):
-    """``Looking`` for the tests' robot, told of its delay."""
-
-    def layout(self) -> tuple[BufferSpec, ...]:
-        own = [spec for spec in super().layout() if spec.name != STATE]
-        delay = BufferSpec(DELAY, (1,), torch.int64, Role.INPUT)
-        return (*own, BufferSpec(STATE, (4,), torch.float32, Role.INPUT), delay)
-
-    def observations(self) -> tuple[Port, ...]:
-        return (Port(STATE, STATE, (4,)),)
-
-    def predict(
-        self, state: Buffers, inputs: Buffers, chunk_HA: torch.Tensor, outputs: Buffers
-    ) -> None:
-        super().predict(state, {STATE: inputs[STATE][:3]}, chunk_HA, outputs)
-        chunk_HA.mul_(0.01).add_(inputs[STATE][:2])
-
-    def observe_(self, state: Buffers, inputs: Buffers) -> None:
-        super().observe_(state, {STATE: inputs[STATE][:3]})
 
 
 def beside(predictor: ChunkPredictor, takes: int, ahead: int, periods: int, **more: Any) -> Rig:
@@ -73,7 +46,7 @@ def beside(predictor: ChunkPredictor, takes: int, ahead: int, periods: int, **mo
 
 
 def test_a_plan_names_the_boundary_where_it_began_and_the_sample_that_it_saw() -> None:
-    steps = beside(FourIn(8), 2, 4, 16).out.steps
+    steps = beside(FourLooking(8), 2, 4, 16).out.steps
     assert [s.tick for s in steps] == list(range(14)), "two periods waited for the first plan"
     plans = {s.tick: s.plan for s in steps if s.plan is not None}
     assert plans[0] == PlanOrigin(tick=0), "begun and adopted before the first step"
@@ -85,9 +58,9 @@ def test_a_plan_names_the_boundary_where_it_began_and_the_sample_that_it_saw() -
 
 
 def test_what_acts_see_besides_is_on_record_only_where_they_look() -> None:
-    steps = beside(FourIn(8), 2, 4, 10).out.steps
+    steps = beside(FourLooking(8), 2, 4, 10).out.steps
     assert [s.act_stamps[0].sequence for s in steps] == list(range(3, 11)), "one each period"
-    blind = FourIn(8)
+    blind = FourLooking(8)
     blind.observes = False
     assert not any(s.act_stamps for s in beside(blind, 2, 4, 10).out.steps), "control"
 

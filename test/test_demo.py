@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -18,11 +19,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from safetensors.torch import load_file, save_file
 
 pytest.importorskip("rclpy")
 pytestmark = [pytest.mark.ros, pytest.mark.slow]
 
 LIMIT_S = 180.0
+WEIGHTS = Path(__file__).parents[1] / "flashrt_ros" / "demo" / "weights"
 
 
 class Command:
@@ -102,6 +105,29 @@ def test_one_episode_for_each_way(command: Command, tmp_path: Path) -> None:
     assert counts["/tree_snapshot"] > 10
     assert any(step.published and step.capsule for step in steps)
     assert any(seen.present for step in steps for seen in step.observations)
+    check_reproduction(tmp_path / "run", len(steps), tmp_path / "other")
+
+
+def check_reproduction(bag: Path, steps: int, other: Path) -> None:
+    """Every action is computed again, restores and forks included; one weight is noticed."""
+    from flashrt_ros.evaluate.reproduce.finding import Verdict
+    from flashrt_ros.evaluate.reproduce.work import reproduce
+    from flashrt_ros.ros.share import shared
+
+    contract = shared("config/demo_arm.contract.yaml")
+    found = reproduce(bag, "cue_reach", contract)
+    assert found.verdict is Verdict.REPRODUCED, found.text()
+    assert found.reproduced == found.steps == steps
+    assert found.verbs["restore"] >= 3
+    assert found.verbs["fork"] == 2
+    shutil.copytree(WEIGHTS, other)
+    tensors = load_file(other / "model.safetensors")
+    name, weight = next((n, w) for n, w in tensors.items() if w.is_floating_point())
+    weight.view(-1)[0] += 0.25
+    save_file(tensors, other / "model.safetensors")
+    changed = reproduce(bag, str(other), contract)
+    assert changed.verdict is Verdict.DIFFERS, name
+    assert [change.what for change in changed.changes] == ["policy.weights"]
 
 
 def test_an_interruption_ends_all_processes(command: Command, tmp_path: Path) -> None:

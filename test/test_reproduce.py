@@ -29,8 +29,8 @@ from tape import Row, Tape
 
 from flashrt_ros.contract import Contract
 from flashrt_ros.errors import NotFoundError
-from flashrt_ros.evaluate.reproduce import Reproduction, Verdict, reproduce
-from flashrt_ros.evaluate.reproduce.finding import Lost
+from flashrt_ros.evaluate.reproduce.finding import Lost, Reproduction, Verdict
+from flashrt_ros.evaluate.reproduce.work import reproduce
 from flashrt_ros.policies.chunked import ChunkedPolicy
 from flashrt_ros.policies.guidance import GuidanceConfig
 from flashrt_ros.policies.splice import TemporalEnsemble

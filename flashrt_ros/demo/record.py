@@ -119,7 +119,7 @@ class Recorder:
         except OSError as error:
             raise StorageError(f"bag {self.path}: cannot be made ({error})") from error
         self._open = True
-        self._subscriptions = [self._subscribe(topic, store) for topic in self.topics]
+        self.subscriptions = [self._subscribe(topic, store) for topic in self.topics]
         return self
 
     def __exit__(self, kind: object, *_: object) -> None:

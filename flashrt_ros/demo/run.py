@@ -96,16 +96,17 @@ def _play(arguments: argparse.Namespace, log_directory: Path, bag: Path | None) 
     with ExitStack() as stack:
         begin = "looking for" if arguments.attach else "starting"
         print(f"{begin} arm and policy in ROS domain {domain}", flush=True)
-        processes = [
-            stack.enter_context(Process(name, command, log_directory))
-            for name, command in commands.items()
-        ]
         rclpy.init(args=[], signal_handler_options=SignalHandlerOptions.NO)
         stack.callback(rclpy.try_shutdown)
         client = Client()
         stack.callback(client.destroy_node)
         if bag is not None:
+            # Before there is anything to record: not even the first control step may be missing.
             stack.enter_context(Recorder(client, bag))
+        processes = [
+            stack.enter_context(Process(name, command, log_directory))
+            for name, command in commands.items()
+        ]
         spinner = stack.enter_context(Spinner(client))
 
         def alive() -> None:

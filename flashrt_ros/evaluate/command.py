@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from flashrt_ros.errors import InvalidArgumentError, StorageError
 from flashrt_ros.evaluate import engines, moments, output
+from flashrt_ros.evaluate.reproduce import command as again
 
 if TYPE_CHECKING:
     from flashrt_ros.evaluate.evaluator import Options, Result
@@ -81,6 +82,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     moments.add_arguments(parser.add_argument_group("any moment"))
     engines.add_arguments(parser.add_argument_group("many sources"))
+    again.add_arguments(parser.add_argument_group("verified reproduction"))
     out = parser.add_argument_group("output")
     out.add_argument("--json", type=Path, metavar="FILE", help="write the whole report there")
     out.add_argument(
@@ -106,7 +108,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Evaluates and prints; 1 if a threshold fails or a source could not be evaluated."""
+    """Evaluates and prints; 1 if a threshold fails or a source could not be evaluated.
+
+    With ``--reproduce`` 1 if an action comes out otherwise than recorded, or cannot be computed.
+    """
     from flashrt_ros.evaluate import report, terminal
     from flashrt_ros.evaluate.desk import Job
     from flashrt_ros.evaluate.evaluator import Evaluator
@@ -120,7 +125,10 @@ def run(arguments: argparse.Namespace) -> int:
     options = options_of(arguments)
     plan = moments.fork_of(arguments, [candidate.label for candidate in options.candidates])
     engine = engines.engine_of(arguments)
+    again.check(arguments)
     output.check(arguments)
+    if arguments.reproduce:
+        return _reproduce(arguments, options)
     shown = arguments.progress or sys.stderr.isatty()
     evaluator = Evaluator(options)
     policies = evaluator.policies()
@@ -154,6 +162,16 @@ def run(arguments: argparse.Namespace) -> int:
         print("\n".join(moments.words_of(fan)))
     failed = [entry for entry in found["thresholds"] if not entry["passed"]]
     return 1 if failed or any(source["error"] for source in found["sources"]) else 0
+
+
+def _reproduce(arguments: argparse.Namespace, options: Options) -> int:
+    found, reproductions = again.reproduce_all(arguments.sources, options, arguments)
+    output.write(arguments, found, [])
+    if arguments.json is not None:
+        _write(arguments.json, json.dumps(found, indent=1, allow_nan=False) + "\n")
+    for each in reproductions:
+        print(f"{each.source}\n{each.text()}")
+    return 0 if all(each.verdict.value == "reproduced" for each in reproductions) else 1
 
 
 def _write(path: Path, text: str) -> None:

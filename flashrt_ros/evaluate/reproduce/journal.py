@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from flashrt_ros.bag.reader import BagReader
 from flashrt_ros.bag.survey import decode, typestore
+from flashrt_ros.contract.contract import Contract
 from flashrt_ros.contract.definitions import require_type
 from flashrt_ros.contract.definitions import typestore as installed
 from flashrt_ros.contract.sample import InputStamp
@@ -182,6 +183,23 @@ class Journal:
                 " (field predicted and others), found those of an older node; record anew"
             )
         self.runs: dict[str, Run] = {}
+
+    def contract(self) -> Contract:
+        """The contract on record.
+
+        Raises:
+            NotFoundError: There is none.
+            ContractError: It is not valid here.
+        """
+        for topic, kind in self._topics.items():
+            if kind != PROVENANCE:
+                continue
+            for _, _, message in self._messages({topic}):
+                return Contract.from_dict(json.loads(message.contract), message.contract_source)
+        raise NotFoundError(
+            f"{self._reader.path}: no contract on record ({self.node}/provenance): expected"
+            " --contract FILE"
+        )
 
     def learn(self, look: Callable[[Step], None]) -> None:
         """Goes through all once, and shows every step."""

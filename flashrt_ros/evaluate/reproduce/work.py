@@ -51,7 +51,7 @@ THREADS = "cpu.threads"
 def reproduce(
     path: str | Path,
     policy: str | Policy,
-    contract: str | Path | Contract,
+    contract: str | Path | Contract | None = None,
     capsule_folder: str | Path | None = None,
     node: str = "",
     device: str = "cpu",
@@ -64,7 +64,7 @@ def reproduce(
     Args:
         path: Of the recording; see ``BagReader``.
         policy: As for ``load_policy``, or a policy.
-        contract: Its file, or a contract.
+        contract: Its file, or a contract; None: the one on record.
         capsule_folder: Where saved capsules lie; None: nowhere.
         node: Full name of the node, where several are in the recording.
         device: ``cpu``, ``cuda`` or ``cuda:N``.
@@ -78,12 +78,15 @@ def reproduce(
     """
     name = policy if isinstance(policy, str) else policy.family
     loaded = load_policy(policy, trust, numerics) if isinstance(policy, str) else policy
-    agreed = contract if isinstance(contract, Contract) else Contract.load(contract)
-    agreed.check(loaded.ports(), loaded.layout())
     folder = None if capsule_folder is None else Path(capsule_folder).expanduser()
     shelf = Shelf(folder)
     with BagReader(path) as reader:
         journal = Journal(reader, node)
+        if contract is None:
+            agreed = journal.contract()
+        else:
+            agreed = contract if isinstance(contract, Contract) else Contract.load(contract)
+        agreed.check(loaded.ports(), loaded.layout())
         asked = _Asked(loaded, agreed)
         journal.learn(asked.look)
         found = Reproduction(str(path), journal.topic, name)
