@@ -33,7 +33,7 @@ from flashrt_ros.runtime.session import PolicySession
 
 MODULE = "flashrt_ros.bench.act_policy"
 TARGET = "p50 <= 2 ms"
-SECONDS, QUICK_SECONDS = 30.0, 4.0
+SECONDS, QUICK_SECONDS = 30.0, 2.0
 RESIZED = "steps: [{resize: [32, 48]}]"
 
 
