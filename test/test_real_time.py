@@ -278,14 +278,6 @@ def test_wrong_options_of_a_checkpoint_are_named(
         load_policy(str(path))
 
 
-def test_chunks_relative_to_different_states_are_not_compared(tmp_path: Path) -> None:
-    path = make_relative(diffusion(tmp_path, RTC))
-    with pytest.raises(CheckpointError, match="rtc_config: expected it not to be"):
-        load_policy(str(path))
-    edit_json(path / "config.json", lambda values: values["rtc_config"].update(enabled=False))
-    assert load_policy(str(path)).n_action_steps == 8
-
-
 def test_a_horizon_longer_than_a_chunk_is_refused() -> None:
     with pytest.raises(InvalidArgumentError, match="execution_horizon: expected at most 8"):
         RealTimeChunking(GuidanceConfig("EXP", 9), 8, 2)
@@ -295,7 +287,7 @@ def test_a_horizon_longer_than_a_chunk_is_refused() -> None:
 
 
 @pytest.mark.cuda
-@pytest.mark.parametrize("family", ["flow", "diffusion"])
+@pytest.mark.parametrize("family", ["flow", "diffusion", "relative"])
 def test_captured_plans_are_guided_the_same_way_each_time(
     tmp_path: Path, family: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -306,10 +298,11 @@ def test_captured_plans_are_guided_the_same_way_each_time(
     def make() -> Policy:
         if family == "flow":
             return flow(OPTIONS)
-        return load_policy(str(diffusion(tmp_path, RTC)))
+        path = diffusion(tmp_path, RTC)
+        return load_policy(str(make_relative(path) if family == "relative" else path))
 
     rows = [seen(step) for step in range(60)]
-    if family == "diffusion":
+    if family != "flow":
         rows = list(observations(config(), 60))
     traces = {}
     for device in ("cuda", "cpu"):

@@ -156,6 +156,20 @@ class Normaliser(nn.Module):
             return (x + 1) / 2 * width + low
         return (x + 1) * width / 2 + low
 
+    def normalise_difference(self, x: torch.Tensor) -> torch.Tensor:
+        """A difference of two values, ``(..., S)``, in the network's range.
+
+        It is 0 where the training data had one value only: whatever the network says of such an
+        element, it is restored to that value.
+        """
+        if self.mode is Normalisation.IDENTITY:
+            return x
+        if self.mode is Normalisation.MEAN_STD:
+            std = self.get_buffer("std")
+            return (x / (std + self.epsilon)).masked_fill(std == 0, 0.0)
+        low, high = (self.get_buffer(name) for name in STATISTICS[self.mode])
+        return (2 * x / self._range()[1]).masked_fill(low == high, 0.0)
+
     def _range(self) -> tuple[torch.Tensor, torch.Tensor]:
         low, high = (self.get_buffer(name) for name in STATISTICS[self.mode])
         width = high - low

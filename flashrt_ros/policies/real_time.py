@@ -64,12 +64,17 @@ class RealTimeChunking:
         state[CHUNK].zero_()
         state[LENGTH].zero_()
 
-    def prefix(self, state: Buffers, inputs: Buffers) -> Prefix:
+    def prefix(
+        self, state: Buffers, inputs: Buffers, shift_A: torch.Tensor | None = None
+    ) -> Prefix:
         """Rows ``(H, A)`` of the chunk under way, from the present control step on.
 
         Args:
             state: Read only.
             inputs: Read only.
+            shift_A: ``(A,)`` float32, added to each row: where chunks are relative to what the
+                robot's state is at their plan, how far that of the last plan lies from the present
+                one, in the network's range. None: they are not.
         """
         options, rows = self.options, self._shape[0]
         cursor_1 = state[CURSOR]
@@ -77,6 +82,8 @@ class RealTimeChunking:
         weights_H = prefix_weights(options.prefix_attention_schedule, inputs[DELAY], left_1, rows)
         row_H = torch.arange(rows, device=cursor_1.device) + cursor_1
         rows_HA = state[CHUNK].index_select(0, row_H.clamp(0, rows - 1))
+        if shift_A is not None:
+            rows_HA = rows_HA + shift_A
         return Prefix(rows_HA, weights_H, options.max_guidance_weight)
 
     def keep_(self, outputs: Buffers, chunk_HA: torch.Tensor) -> None:

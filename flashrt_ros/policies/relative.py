@@ -72,6 +72,19 @@ class RelativeActions:
         """Commits the reference with its chunk."""
         state[REFERENCE].copy_(outputs[PLANNED])
 
+    def drift(self, state: Buffers, inputs: Buffers) -> torch.Tensor:
+        """What relative rows of the chunk under way gain when they are told from now on.
+
+        Args:
+            state: Read only.
+            inputs: Read only; the present state of the robot is among them.
+
+        Returns:
+            ``(A,)`` in the units of the action; 0 where an element is not relative.
+        """
+        present_A = inputs[self._state.buffer][: len(self._relative)]
+        return (state[REFERENCE] - present_A) * self._module.get_buffer("mask")
+
     def absolute(self, actions: torch.Tensor, reference_A: torch.Tensor) -> torch.Tensor:
         """Actions ``(..., A)`` in their units, no longer relative."""
         return actions + reference_A * self._module.get_buffer("mask")

@@ -24,6 +24,7 @@ from flashrt_ros.policies.lerobot.normalisation import make_normaliser
 from flashrt_ros.policies.lerobot.relative import read_relative
 from flashrt_ros.policies.lerobot.settings import Settings, read_guidance
 from flashrt_ros.policies.lerobot.weights import check_fit, load_into
+from flashrt_ros.policies.relative import RelativeActions
 from flashrt_ros.policies.resnet import STAGES
 from flashrt_ros.runtime.policy import Port
 
@@ -41,23 +42,17 @@ def make(checkpoint: LeRobotCheckpoint, numerics: Numerics = Numerics.EXACT) -> 
             it.
         UnsupportedError: It cannot be fast.
     """
-    predictor = make_predictor(checkpoint, numerics)
     relative = read_relative(checkpoint)
-    guided = read_guidance(checkpoint.settings, predictor.chunk_size) is not None
-    if relative is not None and guided:
-        raise checkpoint.settings.fault(
-            "rtc_config",
-            "it not to be enabled with relative actions, since a chunk cannot be compared with one"
-            " that is relative to another state",
-            "enabled true",
-        )
+    predictor = make_predictor(checkpoint, numerics, relative)
     return ChunkedPolicy(predictor, predictor.n_action_steps, relative=relative)
 
 
 def make_predictor(
-    checkpoint: LeRobotCheckpoint, numerics: Numerics = Numerics.EXACT
+    checkpoint: LeRobotCheckpoint,
+    numerics: Numerics = Numerics.EXACT,
+    relative: RelativeActions | None = None,
 ) -> DiffusionPredictor:
-    """Makes the predictor alone; see ``make``."""
+    """Makes the predictor alone; see ``make`` and ``DiffusionPredictor``."""
     config = read_config(checkpoint)
     normaliser = make_normaliser(checkpoint)
     weights = _plain_names(checkpoint.tensors())
@@ -78,7 +73,9 @@ def make_predictor(
     action = Port(feature.name, ACTION, feature.shape, feature.names)
     guidance = read_guidance(checkpoint.settings, config.chunk_size)
     fast = FastDiffusion(network, DTYPE) if numerics is Numerics.FAST else None
-    return DiffusionPredictor(config, network, normaliser, senses, action, guidance, fast)
+    return DiffusionPredictor(
+        config, network, normaliser, senses, action, guidance, fast, relative
+    )
 
 
 def read_config(checkpoint: LeRobotCheckpoint) -> DiffusionConfig:

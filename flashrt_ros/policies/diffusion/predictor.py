@@ -25,6 +25,7 @@ from flashrt_ros.policies.fast.predictor import FastPredictor
 from flashrt_ros.policies.guidance import GuidanceConfig, Prefix
 from flashrt_ros.policies.lerobot.normalisation import CheckpointNormaliser
 from flashrt_ros.policies.real_time import RealTimeChunking
+from flashrt_ros.policies.relative import RelativeActions
 from flashrt_ros.runtime import noise
 from flashrt_ros.runtime.buffers import BufferSpec, Role
 from flashrt_ros.runtime.policy import Buffers, PlanKind, Port
@@ -68,6 +69,8 @@ class DiffusionPredictor(FastPredictor):
         action: The action port, on the buffer ``action``.
         guidance: Options of real-time chunking; None: without.
         fast: The network in another arithmetic, which then predicts; None: the network does.
+        relative: What makes actions absolute, where they are relative: then guidance tells the
+            chunk under way from the present state before a plan is drawn to it.
 
     Attributes:
         n_action_steps: Rows that are meant to be taken before the next plan.
@@ -91,6 +94,7 @@ class DiffusionPredictor(FastPredictor):
         action: Port,
         guidance: GuidanceConfig | None = None,
         fast: FastDiffusion | None = None,
+        relative: RelativeActions | None = None,
     ) -> None:
         _check_shapes(config, senses, action)
         self.chunk_size = config.chunk_size
@@ -99,7 +103,7 @@ class DiffusionPredictor(FastPredictor):
         self._config, self._network, self._normaliser = config, network, normaliser
         self._senses, self._action = senses, action
         self._module = nn.ModuleDict({"diffusion": network, "normaliser": normaliser}).eval()
-        self._fast = fast
+        self._fast, self._relative = fast, relative
         if fast is not None:
             if guidance is not None:
                 raise UnsupportedError(
@@ -203,7 +207,11 @@ class DiffusionPredictor(FastPredictor):
             sample_BHA = network.sample(condition_BD, outputs[NOISE])
             chunk_HA.copy_(sample_BHA[0, first:])
             return
-        known = self._real_time.prefix(state, inputs)
+        shift_A = None
+        if self._relative is not None:
+            drift_A = self._relative.drift(state, inputs)
+            shift_A = self._normaliser.action.normalise_difference(drift_A)
+        known = self._real_time.prefix(state, inputs, shift_A)
         # Rows of the steps before the present one are denoised, too, and drawn to nothing.
         prefix = Prefix(
             functional.pad(known.rows, (0, 0, first, 0)).unsqueeze(0),
