@@ -17,6 +17,7 @@ from flashrt_ros.contract.output import ActionShaper
 from flashrt_ros.contract.schema import Output
 from flashrt_ros.errors import ContractError, InvalidArgumentError, NotFoundError
 from flashrt_ros.evaluate.commands import CommandReader, RecordedCommands
+from flashrt_ros.evaluate.elements import elements_of, with_grippers
 from flashrt_ros.evaluate.episodes import EpisodeRule, EpisodeTracker, seconds
 from flashrt_ros.evaluate.source import BagSource
 from flashrt_ros.evaluate.timeline import BETWEEN_EPISODES, Moment, Setting
@@ -210,3 +211,20 @@ def test_a_command_that_does_not_fit_is_counted_and_changes_nothing(
     assert commands.values(7, 0).tolist() == [1.0, 2.0]
     assert commands.faults[given.topic][1] == 1
     assert np.isnan(commands.values(7, 6)).all(), "it came before"
+
+
+def test_elements_have_names_of_their_own_and_grippers_are_found() -> None:
+    fields = contract_dict(start="unchecked")
+    action = {k: v for k, v in fields["actions"][0].items() if k not in ("limits", "max_step")}
+    other = {**action, "topic": "other_arm", "unit": "m", "index": [2, 3]}
+    hand = {**other, "topic": "hand", "names": ["jaw_joint"], "index": [4]}
+    contract = Contract.from_dict({**fields, "actions": [action, other, hand]})
+    elements = elements_of(contract, HoldPolicy(6).ports())
+    arms = ("joint_command/a", "joint_command/b", "other_arm/a", "other_arm/b")
+    assert elements.names == (*arms, "jaw_joint", "action[5]")
+    assert elements.units == ("rad", "rad", "m", "m", "m", "")
+    assert elements.gripper == (False,) * 4 + (True, False)
+    marked = with_grippers(elements, ["other_arm/b"])
+    assert marked.gripper == (False,) * 3 + (True, True, False)
+    with pytest.raises(InvalidArgumentError, match="found other_arm/c"):
+        with_grippers(elements, ["other_arm/c"])

@@ -178,6 +178,15 @@ DEFECTS: dict[str, tuple[list[Row], str, int]] = {
         "joint_command: 120 messages could not be used, the first: expected ['a', 'b'], found on",
         STEPS,
     ),
+    "gaps": (
+        [
+            row
+            for row in ROWS
+            if row[0] != "/joint_command" or not 30 <= (row[2] - START_NS) // PERIOD_NS < 60
+        ],
+        "/joint_command: 1 gaps, the longest of 0.62 s, where messages usually come every",
+        STEPS,
+    ),
     "a type that nobody knows": (
         [*ROWS, ODD],
         "/odd: 1 messages of some_msgs/msg/Odd, which has no definition here; not looked at",

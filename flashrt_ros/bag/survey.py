@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,6 +14,8 @@ from flashrt_ros.bag.reader import BagReader
 
 TRAILING_SLACK_BYTES = 3
 """CDR pads to four bytes: up to three more are no defect."""
+GAP = 5
+"""A silence of more than so many usual intervals is a gap."""
 JOINT_STATE = "sensor_msgs/msg/JointState"
 
 
@@ -47,6 +50,7 @@ class TopicSurvey:
     stamp_steps_back: int = 0
     unnamed: int = 0
     no_definition: bool = False
+    _intervals: Counter[int] = field(default_factory=Counter, repr=False)
     _last_stamp_ns: int = field(default=0, repr=False)
 
     @property
@@ -55,10 +59,30 @@ class TopicSurvey:
         span_ns = self.last_ns - self.first_ns
         return (self.messages - 1) * 1e9 / span_ns if span_ns > 0 else 0.0
 
+    @property
+    def usual_ns(self) -> int:
+        """Median time between two messages, to an eighth of it; 0 where there are too few."""
+        passed, half = 0, sum(self._intervals.values()) / 2
+        for interval_ns, count in sorted(self._intervals.items()):
+            passed += count
+            if passed >= half:
+                return interval_ns
+        return 0
+
+    @property
+    def gaps(self) -> int:
+        """Times between two messages of more than ``GAP`` usual ones."""
+        least_ns = GAP * self.usual_ns
+        return sum(count for each, count in self._intervals.items() if each > least_ns)
+
     def arrived(self, time_ns: int) -> None:
         """Counts a message, recorded at this time."""
         if self.messages:
-            self.longest_gap_ns = max(self.longest_gap_ns, time_ns - self.last_ns)
+            interval_ns = max(0, time_ns - self.last_ns)
+            self.longest_gap_ns = max(self.longest_gap_ns, interval_ns)
+            # Its first four bits: few different numbers, however long the recording is.
+            rest = max(0, interval_ns.bit_length() - 4)
+            self._intervals[interval_ns >> rest << rest] += 1
         else:
             self.first_ns = time_ns
         self.messages += 1

@@ -207,8 +207,8 @@ class ActionShaper:
         self, output: Output, wanted: Values, before: Values
     ) -> tuple[Values, list[str], str]:
         """Values within limits and steps, what was changed, and why the frame is dropped."""
-        bad = [n for n, v in zip(output.names, wanted, strict=True) if not np.isfinite(v)]
-        if bad:
+        if not np.isfinite(wanted).all():
+            bad = [n for n, v in zip(output.names, wanted, strict=True) if not np.isfinite(v)]
             return wanted, [], f"{output.topic}: non-finite action for {', '.join(bad)}"
         if not output.is_pose:
             return self._clip(output, wanted, before)
@@ -243,17 +243,16 @@ class ActionShaper:
         known = np.isfinite(before)
         floor = np.maximum(low, np.where(known, before - step, -np.inf))
         ceiling = np.minimum(high, np.where(known, before + step, np.inf))
-        for name, lowest, highest, b in zip(
-            output.limit_names, floor, ceiling, before, strict=True
-        ):
-            if lowest > highest:
-                return (
-                    wanted,
-                    [],
-                    f"{output.topic}: {name} stands at {b:.6g}, outside its limits "
-                    f"{list(output.limits[name])} by more than max_step "
-                    f"{output.max_step[name]:.6g}; bring it back inside first",
-                )
+        if (floor > ceiling).any():
+            place = int(np.argmax(floor > ceiling))
+            name, b = output.limit_names[place], before[place]
+            return (
+                wanted,
+                [],
+                f"{output.topic}: {name} stands at {b:.6g}, outside its limits "
+                f"{list(output.limits[name])} by more than max_step "
+                f"{output.max_step[name]:.6g}; bring it back inside first",
+            )
         given = np.clip(wanted, floor, ceiling)
         words = [
             self._words(output, position, wanted, given, before)

@@ -67,6 +67,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="recorded commands without names are in the contract's order",
     )
+    what.add_argument(
+        "--gripper",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="an element that opens and closes something, if its name does not say so",
+    )
     steps.add_argument(
         "--delay",
         type=int,
@@ -204,6 +211,7 @@ def options_of(arguments: argparse.Namespace) -> Options:
         episodes=EpisodeRule.parse(arguments.episodes) if arguments.episodes else None,
         remap=remap,
         unnamed_commands=arguments.unnamed_commands,
+        grippers=tuple(arguments.gripper),
         survey=arguments.survey,
         start_s=seconds("--from", arguments.begin) if arguments.begin else 0.0,
         end_s=seconds("--to", arguments.end) if arguments.end else None,

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from flashrt_ros.contract.contract import Contract
 from flashrt_ros.contract.messages import GRIPPER
+from flashrt_ros.errors import InvalidArgumentError
 from flashrt_ros.runtime.policy import Ports
 
 GRIPPER_WORDS = ("gripper", "jaw", "finger")
@@ -67,3 +70,20 @@ def elements_of(contract: Contract, ports: Ports) -> Elements:
         for name, topic in zip(names, topics, strict=True)
     ]
     return Elements(tuple(unique), tuple(units), tuple(gripper), contract.period_s)
+
+
+def with_grippers(elements: Elements, names: Sequence[str]) -> Elements:
+    """The same with these marked as grippers, too.
+
+    Raises:
+        InvalidArgumentError: One of them is not there.
+    """
+    missing = [name for name in names if name not in elements.names]
+    if missing:
+        raise InvalidArgumentError(
+            f"--gripper: expected elements of the action ({', '.join(elements.names)}), found "
+            f"{', '.join(missing)}"
+        )
+    gripper = zip(elements.names, elements.gripper, strict=True)
+    marked = tuple(flag or name in names for name, flag in gripper)
+    return dataclasses.replace(elements, gripper=marked)

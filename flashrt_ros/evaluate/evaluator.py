@@ -12,6 +12,7 @@ import torch
 from flashrt_ros.contract.contract import Contract
 from flashrt_ros.errors import FlashRTError, InvalidArgumentError
 from flashrt_ros.evaluate.drive import Driver, Pace
+from flashrt_ros.evaluate.elements import with_grippers
 from flashrt_ros.evaluate.episodes import EpisodeRule
 from flashrt_ros.evaluate.keyframes import CAPSULE, Keyframes
 from flashrt_ros.evaluate.source import BagSource, Source, open_source
@@ -64,6 +65,7 @@ class Options:
         episodes: See ``Setting``.
         remap: See ``Setting``.
         unnamed_commands: See ``Setting``.
+        grippers: Names of elements that open and close something, besides those that show it.
         survey: Also decode what the contract does not read, to find defects in it.
         start_s: From the start of a source; what comes before leads up to it and is not reported.
         end_s: The same; None: up to its end.
@@ -86,6 +88,7 @@ class Options:
     episodes: EpisodeRule | None = None
     remap: Mapping[str, str] = field(default_factory=dict)
     unnamed_commands: bool = False
+    grippers: tuple[str, ...] = ()
     survey: bool = False
     start_s: float = 0.0
     end_s: float | None = None
@@ -317,7 +320,7 @@ class Evaluator:
 
     def drivers(self, source: Source) -> list[Driver]:
         """A driver for each policy, whose session stands at its beginning."""
-        elements = source.elements(self.setting())
+        elements = with_grippers(source.elements(self.setting()), self.options.grippers)
         found = []
         for label, session in self.sessions.items():
             session.withdraw_plan()

@@ -127,6 +127,7 @@ def _options(options: Options) -> dict[str, Any]:
         "episodes": None if options.episodes is None else dataclasses.asdict(options.episodes),
         "remap": dict(options.remap),
         "unnamed_commands": options.unnamed_commands,
+        "grippers": list(options.grippers),
         "start_s": options.start_s,
         "end_s": options.end_s,
         "seed": options.seed,

@@ -233,6 +233,11 @@ def _words(timeline: Timeline) -> list[str]:
     found = list(timeline.notices)
     for topic, seen in timeline.surveys.items():
         found += [f"{topic}: {words}" for words in seen.words()]
+        if gaps := seen.gaps:
+            found.append(
+                f"{topic}: {gaps} gaps, the longest of {seen.longest_gap_ns / 1e9:.2f} s, where "
+                f"messages usually come every {seen.usual_ns / 1e6:.3g} ms"
+            )
     for topic, (words, count) in {**timeline.faulty, **timeline.command_faults}.items():
         found.append(f"{topic}: {count} messages could not be used, the first: {words}")
     if timeline.jumps:
