@@ -17,8 +17,10 @@ from bag_files import START_NS, write_mcap
 from contract_examples import JOINT_STATE, cdr, contract_dict, joint_state, point
 from contract_examples import rosbags_class as ros
 from test_evaluate_timeline import same
+from test_frames import POSE, pose, tool, transforms
 
 from flashrt_ros.contract.contract import Contract
+from flashrt_ros.contract.frames import TF
 from flashrt_ros.evaluate.episodes import EpisodeRule, Row
 from flashrt_ros.evaluate.source import BagSource
 from flashrt_ros.evaluate.timeline import SILENCE_NS, Entry, Moment, Setting
@@ -178,3 +180,39 @@ def test_jumps_are_told_against_the_highest_stamp_before_the_entry(tmp_path: Pat
     rest = list(source.moments(setting, entries[2]))
     source.close()
     assert [bool(moment.jump) for moment in rest] == [True, False]
+
+
+def test_transforms_are_there_after_an_entry(tmp_path: Path) -> None:
+    """One said once at the beginning, one that moves, and a clock that jumps back."""
+    generator = np.random.default_rng(5)
+    rows = []
+    for number in range(120):
+        now_ns = START_NS + number * 20 * MS
+        stamp_ns = now_ns - (300 * MS if number >= 70 else 0)
+        seen = pose(*(0.1 * generator.normal(size=6)))
+        rows.append(("/tool", POSE, now_ns, tool(seen, "hand", stamp_ns)))
+        if number % 4 == 0:
+            moved = transforms(("eye", "hand", stamp_ns, pose(*generator.normal(size=6))))
+            rows.append(("/tf", TF, now_ns, cdr(moved)))
+        if number in (0, 1):
+            fixed = transforms(("base", "eye" if number else "other", 0, pose(1, 2, 3, 0, 0, 0.5)))
+            rows.append(("/tf_static", TF, now_ns, cdr(fixed)))
+    part = {"topic": "tool", "type": POSE, "field": "pose", "frame_id": "base", "transform": True}
+    part["names"] = ["x", "y", "z", "qx", "qy", "qz", "qw"]
+    observation = {"key": "o", "max_age_ms": 100, "parts": [part]}
+    fields = contract_dict(observations=[observation], start="unchecked", on_time_jump="hold")
+    ports = Ports((Port("o", "o", (7,)),), Port("action", "a", (2,)))
+    setting = Setting(Contract.from_dict(fields), ports)
+    path = write_mcap(tmp_path / "bag.mcap", rows, chunk_size=1024)
+    whole, entries = behind(path, setting)
+    assert any(moment.jump for moment in whole)
+    assert sum(bool(moment.observations) for moment in whole) > 60
+    source = BagSource(path)
+    for cut in (0, 3, 40, 69, 70, 71, 75, 110):
+        rest = list(source.moments(setting, entries[cut]))
+        assert len(rest) == len(whole) - cut - 1
+        assert all(map(same, rest, whole[cut + 1 :])), cut
+    forgetful = dataclasses.replace(entries[110], since_ns={})  # type: ignore[type-var]
+    rest = list(source.moments(setting, forgetful))
+    assert not all(map(same, rest, whole[111:])), "the control"
+    source.close()

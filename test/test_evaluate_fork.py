@@ -155,3 +155,16 @@ def test_a_policy_without_noise_is_told_by_branches_that_are_the_same(
     contract.write_text(json.dumps(fields))
     assert main([*words, "--fork-at", "1s", "--branches", "2", "--fork-for", "200ms"]) == 0
     assert "a [rad]: all branches are the same, to the bit" in capsys.readouterr().out
+
+
+def test_branches_that_make_no_step_say_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    contract = write_contract(tmp_path / "contract.yaml", False)
+    bag = write_bag(tmp_path / "bag.mcap")
+    words = ["evaluate", str(bag), "--policy", "keyframe_cases:Told", "--contract", str(contract)]
+    fields = json.loads(contract.read_text())
+    fields["observations"][0]["parts"][0]["names"] = ["a", "nowhere"]
+    contract.write_text(json.dumps(fields))
+    assert main([*words, "--fork-at", "1010ms", "--branches", "2", "--fork-for", "200ms"]) == 0
+    assert "a [rad]: no branch made a step" in capsys.readouterr().out

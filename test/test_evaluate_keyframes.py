@@ -19,10 +19,14 @@ from evaluate_bags import write_hold
 from keyframe_cases import evaluate, options, write_bag, write_contract, write_recurrent
 
 from flashrt_ros.cli import main
+from flashrt_ros.contract.contract import Contract
 from flashrt_ros.errors import StorageError
-from flashrt_ros.evaluate.drive import Driver, Pace
+from flashrt_ros.evaluate.drive import Driver, DriverStanding, Pace
 from flashrt_ros.evaluate.evaluator import Candidate, Options
+from flashrt_ros.evaluate.keyframe import Keyframe, decode, encode
 from flashrt_ros.evaluate.keyframes import CAPSULE, folder_of
+from flashrt_ros.evaluate.limits import Limiter
+from flashrt_ros.evaluate.timeline import Entry
 from flashrt_ros.runtime.session import PolicySession
 
 BEGIN_S = 2.1
@@ -183,3 +187,34 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "bag.mcap.keyframes").write_text("a file in its place")
     with pytest.raises(StorageError, match=r"bag\.mcap\.keyframes.*cannot be written"):
         evaluate(dataclasses.replace(given, keyframes_s=0.5), bag)
+
+
+def test_a_limiter_goes_on_as_another_stood(tmp_path: Path) -> None:
+    """At any point of a random life, through the text of a keyframe."""
+    fields = json.loads(write_contract(tmp_path / "contract.yaml", False).read_text())
+    contract = Contract.from_dict(fields)
+    generator = np.random.default_rng(4)
+    one = Limiter(contract)
+    now_ns, kinds = 10**9, set()
+    for _ in range(400):
+        text = encode(Keyframe("0" * 12, Entry(0), DriverStanding(0, None, one.standing)))
+        other = Limiter(contract)
+        standing = decode("here", text).driver.limiter
+        assert standing is not None
+        other.go_on(standing)
+        assert other.standing == one.standing
+        now_ns += int(generator.integers(1, 30)) * 10_000_000
+        kind = str(generator.choice(["pass", "pass", "miss", "miss", "restart"]))
+        action_A, measured = generator.normal(size=2), generator.normal(size=2)
+        sent = []
+        for limiter in (one, other):
+            if kind == "restart":
+                limiter.restart()
+            elif kind == "miss":
+                limiter.miss(now_ns)
+            else:
+                sent.append(limiter.pass_(action_A, measured.astype(np.float32), now_ns).tobytes())
+        kinds.add((kind, one.starting, one.standing.missing_since_ns is None))
+        assert len(set(sent)) <= 1
+        assert other.standing == one.standing
+    assert len(kinds) >= 7, "all of it happened"

@@ -105,6 +105,9 @@ def words_of(fan: Fan) -> list[str]:
     ]
     for joint in facts["joints"]:
         name = f"  {joint['name']}" + (f" [{joint['unit']}]" if joint["unit"] else "")
+        if not any(branch["steps"] for branch in facts["branches"]):
+            lines.append(f"{name}: no branch made a step")
+            continue
         if joint["diverges_step"] is None:
             lines.append(f"{name}: all branches are the same, to the bit")
             continue
