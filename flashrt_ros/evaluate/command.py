@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from flashrt_ros.errors import InvalidArgumentError, StorageError
 from flashrt_ros.evaluate import engines, moments, output
@@ -14,6 +15,12 @@ from flashrt_ros.evaluate.reproduce import command as again
 
 if TYPE_CHECKING:
     from flashrt_ros.evaluate.evaluator import Options, Result
+    from flashrt_ros.evaluate.fan import Fan
+    from flashrt_ros.evaluate.fork import ForkPlan
+    from flashrt_ros.evaluate.spread import Engine
+    from flashrt_ros.evaluate.thresholds import Threshold
+
+    Evaluation = tuple[dict[str, Any], list[Result], list[Fan]]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -119,12 +126,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     With ``--reproduce`` 1 if an action comes out otherwise than recorded, or cannot be computed.
     """
-    from flashrt_ros.evaluate import report, terminal
-    from flashrt_ros.evaluate.desk import Job
-    from flashrt_ros.evaluate.evaluator import Evaluator
-    from flashrt_ros.evaluate.fork import fork
-    from flashrt_ros.evaluate.progress import progress_line
-    from flashrt_ros.evaluate.spread import spread
+    from flashrt_ros.evaluate import terminal
     from flashrt_ros.evaluate.thresholds import Threshold
 
     thresholds = [Threshold.parse(text) for text in arguments.fail_if]
@@ -136,28 +138,8 @@ def run(arguments: argparse.Namespace) -> int:
     output.check(arguments)
     if arguments.reproduce:
         return _reproduce(arguments, options)
-    shown = arguments.progress or sys.stderr.isatty()
-    evaluator = Evaluator(options)
-    policies = evaluator.policies()
-    try:
-        if engine is None:
-            # Of many sources one that cannot be evaluated must not cost the others.
-            go = evaluator.run if len(arguments.sources) == 1 else evaluator.try_
-            results = [go(path, progress_line if shown else None) for path in arguments.sources]
-            fans = [fork(evaluator, path, plan) for path in arguments.sources] if plan else []
-            found = report.make(options, policies, results, thresholds)
-    finally:
-        evaluator.close()
-    if engine is not None:
-        ids = {facts.label: (facts.state_id, facts.exec_id) for facts in policies}
-        series = output.needs_tracks(arguments) or arguments.save_tracks is not None
-        job = Job(options, ids, engine[1], series)
-        tell = engines.tell if shown else None
-        kept, fans = spread(job, arguments.sources, engine[0], plan, tell)
-        results = [each.result for each in kept]
-        sources = [report.source_part(each.facts) for each in kept]
-        runs = [run for each in kept for run in each.runs]
-        found = report.join(options, policies, sources, runs, thresholds)
+    evaluate = _here if engine is None else functools.partial(_spread, *engine)
+    found, results, fans = evaluate(arguments, options, plan, thresholds)
     if arguments.save_tracks is not None:
         _save(arguments.save_tracks, results)
     found["fans"] = [fan.as_json() for fan in fans]
@@ -169,6 +151,61 @@ def run(arguments: argparse.Namespace) -> int:
         print("\n".join(moments.words_of(fan)))
     failed = [entry for entry in found["thresholds"] if not entry["passed"]]
     return 1 if failed or any(source["error"] for source in found["sources"]) else 0
+
+
+def _here(
+    arguments: argparse.Namespace,
+    options: Options,
+    plan: ForkPlan | None,
+    thresholds: list[Threshold],
+) -> Evaluation:
+    """One source after the other, in this process."""
+    from flashrt_ros.evaluate import report
+    from flashrt_ros.evaluate.evaluator import Evaluator
+    from flashrt_ros.evaluate.fork import fork
+    from flashrt_ros.evaluate.progress import progress_line
+
+    line = progress_line if arguments.progress or sys.stderr.isatty() else None
+    evaluator = Evaluator(options)
+    try:
+        # Of many sources one that cannot be evaluated must not cost the others.
+        go = evaluator.run if len(arguments.sources) == 1 else evaluator.try_
+        results = [go(path, line) for path in arguments.sources]
+        fans = [fork(evaluator, path, plan) for path in arguments.sources] if plan else []
+        found = report.make(options, evaluator.policies(), results, thresholds)
+    finally:
+        evaluator.close()
+    return found, results, fans
+
+
+def _spread(
+    engine: Engine,
+    folder: str,
+    arguments: argparse.Namespace,
+    options: Options,
+    plan: ForkPlan | None,
+    thresholds: list[Threshold],
+) -> Evaluation:
+    """All sources over an engine, by way of a work folder."""
+    from flashrt_ros.evaluate import report
+    from flashrt_ros.evaluate.desk import Job
+    from flashrt_ros.evaluate.evaluator import Evaluator
+    from flashrt_ros.evaluate.spread import spread
+
+    evaluator = Evaluator(options)
+    policies = evaluator.policies()
+    evaluator.close()
+    ids = {facts.label: (facts.state_id, facts.exec_id) for facts in policies}
+    series = output.needs_tracks(arguments) or arguments.save_tracks is not None
+    tell = engines.tell if arguments.progress or sys.stderr.isatty() else None
+    job = Job(options, ids, folder, series)
+    kept, fans = spread(job, arguments.sources, engine, plan, tell)
+    if tell is not None:
+        sys.stderr.write("\n")
+    sources = [report.source_part(each.facts) for each in kept]
+    runs = [run for each in kept for run in each.runs]
+    found = report.join(options, policies, sources, runs, thresholds)
+    return found, [each.result for each in kept], fans
 
 
 def _reproduce(arguments: argparse.Namespace, options: Options) -> int:
