@@ -131,6 +131,8 @@ def _write_contract(path: Path, policy: Policy, rate_hz: float | None, name: str
 
 def _checkpoint(facts: Mapping[str, Any]) -> Iterable[str]:
     """What the summary of a LeRobot checkpoint says, for people."""
+    from flashrt_ros.policies.lerobot.changes import CHANGES
+
     rate = f"{facts['rate_hz']:g} Hz" if facts["rate_hz"] is not None else "unknown"
     names = (
         facts["element_names"] or "unknown; copy the data set's meta/info.json beside config.json"
@@ -138,6 +140,9 @@ def _checkpoint(facts: Mapping[str, Any]) -> Iterable[str]:
     yield f"LeRobot checkpoint of type {facts['type']}, statistics in its {facts['statistics']}"
     yield f"control rate of the recordings: {rate}"
     yield f"names of elements: {names}"
+    for key, found in facts["changes"].items():
+        words = f"{json.dumps(found['is'])} instead of {json.dumps(found['config'])}"
+        yield f"changed by {CHANGES}: {key}: {words}"
     yield f"keys of config.json that nothing reads: {', '.join(facts['unknown_keys']) or 'none'}"
     yield ""
     rows = [("feature", "kind", "shape", "normalisation")]

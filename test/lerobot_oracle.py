@@ -68,13 +68,20 @@ def save(directory: Path, settings: Mapping[str, Any], stats: Any, seed: int = 0
 
 
 class Oracle:
-    """A checkpoint as LeRobot runs it: processor, ``select_action``, processor."""
+    """A checkpoint as LeRobot runs it: processor, ``select_action``, processor.
 
-    def __init__(self, directory: Path) -> None:
+    Args:
+        directory: Of the checkpoint.
+        changed: Values of its configuration, as on LeRobot's command line.
+    """
+
+    def __init__(self, directory: Path, **changed: object) -> None:
         allow_any_torchvision()
         factory = importlib.import_module("lerobot.policies.factory")
         configs = importlib.import_module("lerobot.configs.policies")
         config = configs.PreTrainedConfig.from_pretrained(directory)
+        for key, value in changed.items():
+            setattr(config, key, value)
         self.policy = factory.get_policy_class(config.type).from_pretrained(
             directory, config=config
         )

@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 from lerobot_files import STATE
 
 from flashrt_ros.errors import CheckpointError
+from flashrt_ros.policies.lerobot.changes import CHANGES
 from flashrt_ros.policies.registry import load_policy
 
 INFO = {"fps": 30, "features": {STATE: {"names": ["a", "b", "c"]}}}
@@ -29,6 +30,7 @@ JSON_FILES = (
     "policy_preprocessor.json",
     "policy_postprocessor.json",
     "info.json",
+    CHANGES,
 )
 VALUES = st.one_of(
     st.none(),
@@ -51,6 +53,8 @@ VALUES = st.one_of(
 def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = write_act(tmp_path_factory.mktemp("sound"), n_encoder_layers=1)
     (directory / "info.json").write_text(json.dumps(INFO))
+    changes = {"temporal_ensemble_coeff": 0.1, "n_action_steps": 1}
+    (directory / CHANGES).write_text(json.dumps(changes))
     load_policy(directory)
     return directory
 

@@ -18,6 +18,7 @@ from act_files import SMALL, VARIANTS, observations, write_act
 from lerobot_files import FRONT, MODES, STATE, statistics
 from lerobot_oracle import Oracle, oracle, save
 
+from flashrt_ros.policies.lerobot.changes import CHANGES
 from flashrt_ros.policies.registry import load_policy
 from flashrt_ros.runtime.session import PolicySession
 
@@ -68,6 +69,16 @@ def test_another_coefficient_gives_other_actions(tmp_path: Path) -> None:
     path = directory / "config.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "temporal_ensemble_coeff": 0.02}))
     assert not torch.equal(ours(directory, rows), expected)
+
+
+def test_an_ensemble_that_is_switched_on_beside_a_checkpoint(tmp_path: Path) -> None:
+    directory, inputs = saved(tmp_path, **VARIANTS["camera"])
+    rows = list(itertools.islice(observations(inputs), 30))
+    queue = ours(directory, rows)
+    (directory / CHANGES).write_text(json.dumps({"temporal_ensemble_coeff": 0.01}))
+    found = ours(directory, rows)
+    assert torch.equal(found, Oracle(directory, **VARIANTS["ensemble"]).run(rows))
+    assert not torch.equal(found, queue)
 
 
 @pytest.mark.parametrize("mode", ["MIN_MAX", "QUANTILES", "QUANTILE10", "IDENTITY"])

@@ -15,6 +15,8 @@ from typing import Any
 
 import torch
 
+from flashrt_ros.policies.lerobot.changes import read_changes
+
 _LIBRARIES: list[Any] = []
 
 
@@ -63,6 +65,8 @@ def _zeros_on(device: torch.device) -> Iterator[None]:
 class LeRobotPeer:
     """A checkpoint as LeRobot runs it: processor, ``select_action``, processor.
 
+    What ``flashrt_ros.json`` changes is changed for LeRobot, too.
+
     Args:
         directory: Of the checkpoint.
         device: Where it runs, as torch names it.
@@ -74,6 +78,8 @@ class LeRobotPeer:
         configs = importlib.import_module("lerobot.configs.policies")
         config = configs.PreTrainedConfig.from_pretrained(directory)
         config.device = device
+        for key, value in read_changes(directory, config.type).items():
+            setattr(config, key, value)
         # Else they are fetched only to be overwritten by the checkpoint's.
         config.pretrained_backbone_weights = None
         made = factory.get_policy_class(config.type).from_pretrained(directory, config=config)

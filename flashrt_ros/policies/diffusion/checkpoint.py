@@ -107,7 +107,8 @@ def read_config(checkpoint: LeRobotCheckpoint) -> DiffusionConfig:
             vision=_vision(checkpoint),
         )
     except InvalidArgumentError as error:
-        raise CheckpointError(f"{settings.where}: {error}") from None
+        option = str(error).partition(":")[0]
+        raise CheckpointError(f"{settings.place(option)}: {error}") from None
 
 
 def _unet(settings: Settings) -> UnetConfig:

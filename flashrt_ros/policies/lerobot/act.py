@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from flashrt_ros.errors import CheckpointError, InvalidArgumentError
-from flashrt_ros.policies.checkpoint import CONFIG, WEIGHTS
+from flashrt_ros.policies.checkpoint import WEIGHTS
 from flashrt_ros.policies.chunked import ACTION, ChunkedPolicy
 from flashrt_ros.policies.fast import deviation
 from flashrt_ros.policies.fast.act import FastACT
@@ -125,7 +125,8 @@ def make(checkpoint: LeRobotCheckpoint, numerics: Numerics = Numerics.EXACT) -> 
         try:
             splice = TemporalEnsemble(config.temporal_ensemble_coeff, config.chunk_size)
         except InvalidArgumentError as error:
-            raise CheckpointError(f"{checkpoint.directory / CONFIG}: {error}") from None
+            place = checkpoint.settings.place("temporal_ensemble_coeff")
+            raise CheckpointError(f"{place}: {error}") from None
     normaliser = make_normaliser(checkpoint)
     tensors, where = checkpoint.tensors(), str(checkpoint.directory / WEIGHTS)
     with torch.device("meta"):

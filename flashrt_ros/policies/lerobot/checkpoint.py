@@ -17,6 +17,7 @@ import torch
 
 from flashrt_ros.errors import CheckpointError
 from flashrt_ros.policies.checkpoint import CONFIG, WEIGHTS, read_tensors
+from flashrt_ros.policies.lerobot.changes import CHANGES, read_changes
 from flashrt_ros.policies.lerobot.feature import ACTION, Feature, Kind, read_features
 from flashrt_ros.policies.lerobot.json_file import read_object
 from flashrt_ros.policies.lerobot.processor import POSTPROCESSOR, PREPROCESSOR, Step, read_steps
@@ -35,7 +36,9 @@ class LeRobotCheckpoint:
         directory: Where it lies.
         type: Policy family, e.g. ``act``.
         config: ``config.json`` as it is.
-        settings: The same for typed access, which keeps account of what was read.
+        settings: The same with ``changes``, for typed access, which keeps account of what was
+            read.
+        changes: What ``flashrt_ros.json`` beside it says instead.
         input_features: Name to feature, in the order of the file.
         output_features: The same for outputs.
         recording: What is known of the recordings that it learned from.
@@ -47,6 +50,7 @@ class LeRobotCheckpoint:
     type: str
     config: Mapping[str, Any]
     settings: Settings = field(repr=False)
+    changes: Mapping[str, Any]
     input_features: Mapping[str, Feature]
     output_features: Mapping[str, Feature]
     recording: Recording = field(repr=False)
@@ -124,6 +128,8 @@ def read_checkpoint(directory: Path | str) -> LeRobotCheckpoint:
             f"{directory}: expected whole weights, found a PEFT adapter; merge it into its base "
             "model and save that"
         )
+    changes = read_changes(directory, family)
+    settings.change(str(directory / CHANGES), changes)
     settings.ignore("use_amp")
     recording = read_recording(directory)
     return LeRobotCheckpoint(
@@ -131,6 +137,7 @@ def read_checkpoint(directory: Path | str) -> LeRobotCheckpoint:
         type=family,
         config=MappingProxyType(config),
         settings=settings,
+        changes=changes,
         input_features=recording.name(read_features(settings, "input_features")),
         output_features=recording.name(read_features(settings, "output_features")),
         recording=recording,

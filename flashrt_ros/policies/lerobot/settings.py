@@ -46,11 +46,21 @@ class Settings:
         self.where = where
         self.values = dict(values)
         self._known: list[str] = list(TRAINING)
+        self._changed: dict[str, str] = {}
 
     @property
     def unknown(self) -> tuple[str, ...]:
         """Keys that were neither read nor declared irrelevant so far, sorted."""
         return tuple(sorted(key for key in self.values if not _fits(key, self._known)))
+
+    def change(self, where: str, values: Mapping[str, Any]) -> None:
+        """Takes other values for some keys, from another file, which messages then name."""
+        self.values.update(values)
+        self._changed.update(dict.fromkeys(values, where))
+
+    def place(self, key: str) -> str:
+        """The file and the place in it that a key comes from."""
+        return self._changed.get(key, self.where)
 
     def ignore(self, *patterns: str) -> None:
         """Declares keys irrelevant for inference; ``*`` at the end stands for any rest."""
@@ -147,7 +157,9 @@ class Settings:
 
     def fault(self, key: str, expected: str, found: object) -> CheckpointError:
         """The error to raise where a value, though well-formed, cannot be used."""
-        return CheckpointError(f"{self.where}: {key}: expected {expected}, found {shown(found)}")
+        return CheckpointError(
+            f"{self.place(key)}: {key}: expected {expected}, found {shown(found)}"
+        )
 
     def _read(self, key: str, default: T, fits: Callable[[Any], bool], expected: str) -> T:
         self._known.append(key)
@@ -178,7 +190,7 @@ def read_guidance(settings: Settings, chunk_size: int) -> GuidanceConfig | None:
     values = settings.mapping("rtc_config", None)
     if values is None:
         return None
-    options = Settings(f"{settings.where}: rtc_config", values)
+    options = Settings(f"{settings.place('rtc_config')}: rtc_config", values)
     if not options.boolean("enabled", False):
         return None
     most = options.number("max_guidance_weight", 10.0)

@@ -36,5 +36,9 @@ def summary(checkpoint: LeRobotCheckpoint) -> dict[str, Any]:
             }
             for feature in features.values()
         ],
+        "changes": {
+            key: {"is": value, "config": checkpoint.config.get(key)}
+            for key, value in checkpoint.changes.items()
+        },
         "unknown_keys": list(checkpoint.unknown),
     }
