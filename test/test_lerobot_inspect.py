@@ -124,18 +124,15 @@ def channels_last(directory: Path) -> None:
     edit_json(directory / "config.json", turn)
 
 
-@pytest.mark.parametrize(
-    ("spoil", "words"),
-    [
-        (
-            nan_statistics,
-            f"'{FRONT}': statistic 'std' of normalisation 'mean_std': expected finite",
-        ),
-        (truncated, "model.safetensors: expected a safetensors file, found a damaged one"),
-        (pickled, "model.safetensors: expected a safetensors file, found a pickle"),
-        (channels_last, "the image is transposed, its channels come last"),
-    ],
-)
+SPOILED = [
+    (nan_statistics, f"'{FRONT}': statistic 'std' of normalisation 'mean_std': expected finite"),
+    (truncated, "model.safetensors: expected a safetensors file, found a damaged one"),
+    (pickled, "model.safetensors: expected a safetensors file, found a pickle"),
+    (channels_last, "the image is transposed, its channels come last"),
+]
+
+
+@pytest.mark.parametrize(("spoil", "words"), SPOILED)
 @pytest.mark.parametrize("command", ["inspect", "check"])
 def test_a_spoiled_checkpoint_in_one_sentence(
     checkpoint: Path, capsys: pytest.CaptureFixture[str], command: str, spoil: Any, words: str

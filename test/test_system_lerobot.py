@@ -1,13 +1,13 @@
 """A LeRobot checkpoint at a running node, as a user gets there: inspect, fill in, run, restore.
 
 A camera and joints come over topics, and a capsule in the middle of a chunk or of an ensemble
-brings back the same actions to the bit. What does not fit is named at configure.
+brings back the same actions to the bit. What does not fit, or is spoiled, is named at configure.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from lifecycle_msgs.msg import Transition
 from node_peer import JOINTS, RELIABLE
 from sensor_msgs.msg import Image, JointState
 from stage import Stage
+from test_lerobot_inspect import SPOILED
 
 from flashrt_ros.contract.template import make_template
 from flashrt_ros.policies.registry import load_policy
@@ -152,4 +153,23 @@ def test_what_does_not_fit_is_named_at_configure(
     stage.clear()
     assert not stage.change(Transition.TRANSITION_CONFIGURE)
     stage.peer.wait(lambda: words in stage.process.output(), f"{words!r} in the log")
+    assert not stage.commands
+
+
+@pytest.mark.parametrize(("spoil", "words"), SPOILED)
+def test_a_spoiled_checkpoint_is_named_at_configure(
+    stage: Stage, tmp_path: Path, spoil: Callable[[Path], None], words: str
+) -> None:
+    directory = checkpoint(tmp_path / "model")
+    found = contract(directory)
+    spoil(directory)
+    stage.prepare(str(directory), contract=found)
+    stage.clear()
+    assert not stage.change(Transition.TRANSITION_CONFIGURE)
+    lines = stage.peer.wait(
+        lambda: [line for line in stage.process.output().splitlines() if str(directory) in line],
+        "a line that names the checkpoint",
+    )
+    assert len(lines) == 1, "one sentence"
+    assert words in lines[0]
     assert not stage.commands
