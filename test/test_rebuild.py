@@ -12,8 +12,19 @@ from typing import Any
 import numpy as np
 import pytest
 import xxhash
-from contract_examples import JOINT_STATE, JOINTS, MS, cdr, contract_dict, joint_state, point
+from contract_examples import (
+    JOINT_STATE,
+    JOINTS,
+    MS,
+    cdr,
+    contract_dict,
+    header,
+    joint_state,
+    point,
+    rosbags_class,
+)
 from image_messages import noise, rgb_image
+from test_frames import NAMES, POSE, pose, transforms
 
 from flashrt_ros.contract import Contract, Sample, Sampler
 from flashrt_ros.contract.rebuild import Key, Rebuilder, array_digest
@@ -132,6 +143,38 @@ def test_images_of_several_moments_beside_a_vector_of_two_topics() -> None:
     assert not sample.faults
     assert sample.observations["image"].shape == (2, 3, 6, 8)
     assert same(sample, bag.again(sample))
+
+
+def test_poses_in_another_frame() -> None:
+    """With the transforms that were used then, whatever /tf has said since."""
+    part = {"topic": "seen", "type": POSE, "field": "pose", "names": NAMES}
+    part |= {"frame_id": "base", "transform": True}
+    observation = {"key": "o", "max_age_ms": 500, "parts": [part]}
+    fields = contract_dict(observations=[observation], start="unchecked")
+    bag = Bag(Contract.from_dict(fields))
+    mount = ("base", "mount", 0, pose(0.1, 0.2, 0.3, 0.0, 0.0, 0.4))
+    bag.hear("/tf_static", transforms(mount), 0)
+    samples = []
+    for number in range(1, 5):
+        turned = ("mount", "camera", number * 40 * MS, pose(0.1 * number, 0, 0, 0.1, 0, 0))
+        bag.hear("/tf", transforms(turned), 10 * number)
+        message = rosbags_class(POSE)(
+            header((number * 40 - 15) * MS, "camera"), pose_message(0.5, 0.1 * number)
+        )
+        bag.hear("seen", message, 10 * number + 1)
+        if number > 1:
+            samples.append(bag.sampler.sample((10 * number + 2) * MS))
+    assert [len(sample.stamps) for sample in samples] == [4, 4, 4], "two of /tf around the pose"
+    for sample in samples:
+        assert not sample.faults
+        assert same(sample, bag.again(sample))
+    assert not same(samples[0], bag.again(samples[1])), "control"
+
+
+def pose_message(*position: float) -> Any:
+    types = ("geometry_msgs/msg/Point", "geometry_msgs/msg/Quaternion", "geometry_msgs/msg/Pose")
+    point_, rotation, whole = map(rosbags_class, types)
+    return whole(point_(*position, 0.0), rotation(0.0, 0.0, 0.0, 1.0))
 
 
 def test_another_contract_is_said() -> None:

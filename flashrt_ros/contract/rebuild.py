@@ -50,7 +50,7 @@ class Rebuilder:
         found: dict[Key, str] = {}
         for observation in self._contract.observations:
             sources, transforms = self._sort(observation, stamps)
-            found.update({(s.topic, s.digest): s.topic for s in transforms})
+            found.update({(s.topic, s.digest): _tree_topic(s.topic) for s in transforms})
             for topic, named in sources.items():
                 found.update({(stamp.topic, stamp.digest): topic for stamp in named})
         return found
@@ -84,7 +84,7 @@ class Rebuilder:
             for stamp in transforms:
                 prepared = messages[stamp.topic, stamp.digest]
                 if prepared.decoded is not None:
-                    part = FrameInput(stamp.topic)
+                    part = FrameInput(_tree_topic(stamp.topic))
                     self._sampler.frames.take(prepared.decoded.message, prepared.message, part)
             steps = {
                 topic: [messages[stamp.topic, stamp.digest].message for stamp in named]
@@ -124,18 +124,24 @@ class Rebuilder:
             )
         if not all(stamp.present for stamp in ours):
             return {}, []
-        transforms = [s for s in ours if s.topic in (MOVING, STATIC)]
-        names = list(dict.fromkeys(s.topic for s in ours if s not in transforms))
+        names = list(dict.fromkeys(stamp.topic for stamp in ours))
         topics = list(dict.fromkeys(observation.topics))
         if len(names) < len(topics):
             raise ContractError(
                 f"{observation.key}: expected records of {len(topics)} topics ({topics}), found "
                 f"{names}"
             )
+        more = names[len(topics) :] if observation.image is None else []
+        transforms = [stamp for stamp in ours if stamp.topic in more]
         return {
             topic: [stamp for stamp in ours if stamp.topic == name]
             for topic, name in zip(topics, names, strict=False)
         }, transforms
+
+
+def _tree_topic(recorded: str) -> str:
+    """``/tf`` or ``/tf_static``, whatever namespace or remapping has made of it."""
+    return STATIC if recorded.endswith("_static") else MOVING
 
 
 def _without_camera_info(observation: Observation) -> Observation:
