@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from evaluate_bags import wave
 
+from flashrt_ros.evaluate import series
 from flashrt_ros.evaluate.conduct import gripper_figures, input_figures, splice_figures
 from flashrt_ros.evaluate.figures import horizon_figures, joint_figures
 from flashrt_ros.evaluate.series import lag_of, shifted, unbroken
@@ -120,7 +121,9 @@ def test_a_delay_is_found(delay: int, noise: float) -> None:
     assert found.correlation > 0.9
 
 
-def test_a_delay_against_direct_sums() -> None:
+@pytest.mark.parametrize("block", [7, 64, 1 << 16])
+def test_a_delay_against_direct_sums(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(series, "BLOCK", block)
     draw = np.random.default_rng(2)
     x_T, y_T = draw.normal(size=90), draw.normal(size=90)
     y_T[3:] = 0.8 * x_T[:-3] + 0.2 * y_T[3:]

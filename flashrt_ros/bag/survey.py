@@ -61,12 +61,12 @@ class TopicSurvey:
 
     @property
     def usual_ns(self) -> int:
-        """Median time between two messages, to an eighth of it; 0 where there are too few."""
+        """Median time between two messages, to a sixteenth of it; 0 where there are too few."""
         passed, half = 0, sum(self._intervals.values()) / 2
-        for interval_ns, count in sorted(self._intervals.items()):
+        for least_ns, count in sorted(self._intervals.items()):
             passed += count
             if passed >= half:
-                return interval_ns
+                return least_ns + (_step(least_ns) >> 1)
         return 0
 
     @property
@@ -81,8 +81,7 @@ class TopicSurvey:
             interval_ns = max(0, time_ns - self.last_ns)
             self.longest_gap_ns = max(self.longest_gap_ns, interval_ns)
             # Its first four bits: few different numbers, however long the recording is.
-            rest = max(0, interval_ns.bit_length() - 4)
-            self._intervals[interval_ns >> rest << rest] += 1
+            self._intervals[interval_ns & -_step(interval_ns)] += 1
         else:
             self.first_ns = time_ns
         self.messages += 1
@@ -121,6 +120,11 @@ class TopicSurvey:
         if self.unnamed:
             words.append(f"{self.unnamed} of {self.messages} messages with empty names")
         return words
+
+
+def _step(interval_ns: int) -> int:
+    """Of the fourth bit of a number, counted from the first that is set."""
+    return 1 << max(0, interval_ns.bit_length() - 4)
 
 
 def typestore(

@@ -12,9 +12,12 @@ CHUNK_BYTES = 32 << 20
 
 
 class Column:
-    """A growing array of rows of one shape: blocks, so that nothing is copied as it grows."""
+    """A growing array of rows of one shape; grown where it lies, so that it is there once."""
 
-    BLOCK = 4096
+    FIRST = 4096
+    """Rows at the beginning."""
+    GROWTH = 8
+    """Of so many rows one is added."""
 
     def __init__(self, shape: tuple[int, ...], dtype: npt.DTypeLike) -> None:
         """Empty.
@@ -23,28 +26,25 @@ class Column:
             shape: Of a row.
             dtype: Of its elements.
         """
-        self._shape, self._dtype = shape, np.dtype(dtype)
-        self._blocks: list[npt.NDArray[Any]] = []
-        self._used = self.BLOCK
+        self._shape = shape
+        self._rows = np.empty((self.FIRST, *shape), dtype)
+        self._count = 0
 
     def add(self, row: object) -> None:
         """Appends a row."""
-        if self._used == self.BLOCK:
-            self._blocks.append(np.empty((self.BLOCK, *self._shape), self._dtype))
-            self._used = 0
-        self._blocks[-1][self._used] = row
-        self._used += 1
+        if self._count == len(self._rows):
+            self._resize(self._count + self._count // self.GROWTH)
+        self._rows[self._count] = row
+        self._count += 1
 
     def array(self) -> npt.NDArray[Any]:
-        """All rows; ends the column, which gives its memory away block by block."""
-        if not self._blocks:
-            return np.empty((0, *self._shape), self._dtype)
-        count = (len(self._blocks) - 1) * self.BLOCK + self._used
-        whole = np.empty((count, *self._shape), self._dtype)
-        for start in range(0, count, self.BLOCK):
-            block = self._blocks.pop(0)
-            whole[start : start + self.BLOCK] = block[: count - start]
-        return whole
+        """All rows; ends the column."""
+        self._resize(self._count)
+        return self._rows
+
+    def _resize(self, count: int) -> None:
+        # Nobody else has seen the array so far.
+        self._rows.resize((count, *self._shape), refcheck=False)
 
 
 class Chunks:

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the options of ``evaluate``."""
+    parser.usage = "%(prog)s SOURCE... --policy DIRECTORY --contract FILE [options]"
+    parser.epilog = "What the figures mean: docs/evaluate.md"
     parser.add_argument(
         "sources",
         nargs="+",

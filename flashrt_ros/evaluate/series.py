@@ -129,26 +129,33 @@ def _centred(values_T: F8) -> F8:
     return values_T - (values_T[known].mean() if known.any() else 0.0)
 
 
+BLOCK = 1 << 16
+"""Moments whose sums are worked out at once: spectra of a whole day would not fit."""
+
+
 def _sums(x_T: F8, y_T: F8, reach: int) -> F8:
     """Count, sums, squares and products of ``x[i]`` and ``y[i - lag]``, for each lag."""
+    found_6L = np.zeros((6, 2 * reach + 1))
+    for begin in range(0, len(x_T), BLOCK):
+        first = max(0, begin - reach)
+        # Row i of the block stands for moment begin + i of x, and for moment first + i of y.
+        block_6L = _block_sums(
+            x_T[begin : begin + BLOCK], y_T[first : begin + BLOCK + reach], reach, begin - first
+        )
+        block_6L[0] = np.rint(block_6L[0])
+        found_6L += block_6L
+    return found_6L
+
+
+def _block_sums(x_T: F8, y_T: F8, reach: int, ahead: int) -> F8:
+    """As ``_sums`` of ``x[i]`` and ``y[i + ahead - lag]``."""
     known_x, known_y = np.isfinite(x_T), np.isfinite(y_T)
     x_T, y_T = np.where(known_x, x_T, 0.0), np.where(known_y, y_T, 0.0)
     one_x, one_y = known_x.astype(np.float64), known_y.astype(np.float64)
-    size = len(x_T) + min(reach, len(x_T))
-    size = 1 << (size - 1).bit_length()
-
-    def spectrum(values_T: F8) -> npt.NDArray[np.complex128]:
-        return np.fft.rfft(values_T, size)
-
-    with_x = [spectrum(v) for v in (one_x, x_T, x_T * x_T)]
-    with_y = [np.conj(spectrum(v)) for v in (one_y, y_T, y_T * y_T)]
+    # Room for all shifts, so that none comes around from the other end.
+    size = 1 << (len(x_T) + len(y_T) + 2 * reach).bit_length()
+    with_x = [np.fft.rfft(values, size) for values in (one_x, x_T, x_T * x_T)]
+    with_y = [np.conj(np.fft.rfft(values, size)) for values in (one_y, y_T, y_T * y_T)]
     pairs = [(0, 0), (1, 0), (0, 1), (2, 0), (0, 2), (1, 1)]
-    found = np.zeros((6, 2 * reach + 1))
-    within = min(reach, len(x_T) - 1)
-    for place, (i, j) in enumerate(pairs):
-        whole = np.fft.irfft(with_x[i] * with_y[j], size)
-        found[place, reach : reach + within + 1] = whole[: within + 1]
-        if within:
-            found[place, reach - within : reach] = whole[-within:]
-    found[0] = np.rint(found[0])
-    return found
+    shifts_L = np.arange(-reach, reach + 1) - ahead
+    return np.array([np.fft.irfft(with_x[i] * with_y[j], size)[shifts_L] for i, j in pairs])
