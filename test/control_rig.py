@@ -133,7 +133,9 @@ class Rig:
         self.out = Lists()
         self.motion = Motion()
         self.inputs = Inputs(self.contract)
-        self.commander = Commander(self.contract, self.motion, self.out, dry_run, miss_limit_s)
+        self.commander = Commander(
+            self.contract, self.motion, self.out, dry_run, miss_limit_s, lambda: self.now_ns
+        )
         self.queue = VerbQueue()
         self.storage = Storage(capsule_dir, self.queue, self.out)
         self.session = PolicySession(

@@ -7,6 +7,7 @@ command that was computed before it can follow.
 from __future__ import annotations
 
 import enum
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -94,6 +95,7 @@ class Commander:
         outlet: Outlet,
         dry_run: bool,
         miss_limit_s: float,
+        clock_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
         """Makes a commander that has sent nothing yet.
 
@@ -103,6 +105,7 @@ class Commander:
             outlet: Where commands go.
             dry_run: Shadow mode: others drive, nothing is sent; see ``shadow``.
             miss_limit_s: How long ``on_miss: hold`` and ``zeros`` repeat before the stop message.
+            clock_ns: Steady clock.
         """
         self.contract = contract
         self.shaper = ActionShaper(contract)
@@ -115,6 +118,7 @@ class Commander:
         self._gate = StartGate(contract)
         self._horizon = Horizon(self.shaper)
         self._miss_limit_ns = round(miss_limit_s * 1e9)
+        self._clock_ns = clock_ns
         self._last: dict[str, Vector] = {}
         self._moving: set[str] = set()
         self._missing_since_ns: int | None = None
@@ -167,10 +171,10 @@ class Commander:
             if epoch != self._motion.epoch or not self._motion.wants_to_move:
                 return Outcome(Verdict.OVERTAKEN, values, self._motion.standing.reason)
             if self.dry_run:
-                return self._shadow_command(values, measured, ahead)
+                return self._shadow_command(values, measured, now_ns, ahead)
             # Kept if nothing leaves: the stop message that follows repeats what was sent, not
             # what was measured.
-            last = self._last
+            last = {**self._last, **self._horizon.overrun(now_ns)}
             if self._motion.starting:
                 self._gate.arm_()
                 self._horizon.forget()
@@ -186,7 +190,7 @@ class Commander:
                 return Outcome(Verdict.DROPPED, shaped.action, shaped.dropped, ramp=admitted)
             # While a ramp leads, the rows to come are not what will be commanded.
             messages, dropped = self._horizon.messages(
-                shaped, None if admitted.blending else ahead, self._outlet.stamp_ns()
+                shaped, None if admitted.blending else ahead, self._outlet.stamp_ns(), now_ns
             )
             if dropped:
                 return Outcome(Verdict.DROPPED, admitted.action, dropped, ramp=admitted)
@@ -202,13 +206,19 @@ class Commander:
             return Outcome(Verdict.SENT, shaped.action, "", shaped.limited, admitted, before)
 
     def _shadow_command(
-        self, values: Vector, measured: npt.NDArray[np.float32] | None, ahead: Ahead | None
+        self,
+        values: Vector,
+        measured: npt.NDArray[np.float32] | None,
+        now_ns: int,
+        ahead: Ahead | None,
     ) -> Outcome:
         """What would have left, within limits of position; steps are those of whoever drives."""
         shaped = self.shaper.shape(values)
         if shaped.dropped:
             return Outcome(Verdict.DROPPED, shaped.action, shaped.dropped)
-        messages, dropped = self._horizon.messages(shaped, ahead, self._outlet.stamp_ns(), False)
+        messages, dropped = self._horizon.messages(
+            shaped, ahead, self._outlet.stamp_ns(), now_ns, steps=False
+        )
         if dropped:
             return Outcome(Verdict.DROPPED, values, dropped)
         self._motion.started()
@@ -260,7 +270,7 @@ class Commander:
                 self._outlet.log("warn", "no action for longer than miss_limit_s: stop message")
                 self.halt()
                 return
-            last = self._last
+            last = {**self._last, **self._horizon.overrun(now_ns)}
             for topic, between in self._between.items():
                 # A stop is where the arm was sent last, not where it would have been sent next.
                 if between.output.on_miss == "stop" and between.place is not None:
@@ -283,7 +293,8 @@ class Commander:
                 an old position must not be sent to an arm that others have moved meanwhile.
         """
         with self._motion.lock:
-            last = {topic: self._last[topic] for topic in self._moving if topic in self._last}
+            known = {**self._last, **self._horizon.overrun(self._clock_ns())}
+            last = {topic: known[topic] for topic in self._moving if topic in known}
             for topic, between in self._between.items():
                 if (place := between.cut()) is not None and topic in last:
                     last[topic] = place
