@@ -87,9 +87,10 @@ def test_any_two_frames_of_a_tree_are_related_as_their_matrices(
 def test_between_two_stamps_it_is_on_the_way_and_names_both_messages() -> None:
     frames = Frames()
     first, second = Message(0, sequence=1), Message(0, sequence=2)
-    frames.take(transforms(("base", "hand", 2 * S, pose(1, 0, 0, 0, 0, 1.0))), second, MOVING)
+    end = pose(1, 0, 0, 0, 0, 1.0)
+    frames.take(transforms(("base", "hand", S + 400 * MS, end)), second, MOVING)
     frames.take(transforms(("base", "hand", S, pose(0, 0, 0, 0, 0, 0))), first, MOVING)
-    found, used = frames.lookup("base", "hand", S + S // 4)
+    found, used = frames.lookup("base", "hand", S + 100 * MS)
     assert np.allclose(found, pose(0.25, 0, 0, 0, 0, 0.25))
     assert [message.sequence for _, message in used] == [1, 2]
     exact, used = frames.lookup("base", "hand", S)
@@ -109,6 +110,34 @@ def test_a_moment_that_no_transform_is_near_to_is_refused_in_words() -> None:
             frames.lookup("base", "hand", stamp_ns)
     with pytest.raises(ContractError, match=r"from 'x' to 'base' .* \(frames known: base, hand\)"):
         frames.lookup("base", "x", S)
+
+
+def test_between_two_that_are_both_far_away_nobody_knows_where_it_was() -> None:
+    """Of a publisher that had died, or whose last stamp before it did was in the future."""
+    still, moved = pose(0, 0, 0, 0, 0, 0), pose(1, 0, 0, 0, 0, 0)
+    frames = tree(("base", "hand", S, still), ("base", "hand", 6 * S, moved))
+    frames.lookup("base", "hand", S + LATE_NS)
+    frames.lookup("base", "hand", 6 * S - LATE_NS)
+    words = "at most 200 ms from the pose, found none between 300 ms older and 4700 ms newer"
+    with pytest.raises(ContractError, match=words):
+        frames.lookup("base", "hand", S + 300 * MS)
+
+
+def test_one_stamp_from_the_future_does_not_shut_out_those_that_follow() -> None:
+    frames = tree(("base", "hand", 3600 * S, pose(9, 0, 0, 0, 0, 0)))
+    for k in range(3):
+        link = ("base", "hand", S + k * 100 * MS, pose(k, 0, 0, 0, 0, 0))
+        frames.take(transforms(link), Message(0), MOVING)
+    assert frames.lookup("base", "hand", S + 150 * MS)[0][0] == 1.5
+    with pytest.raises(ContractError, match="the newest 800 ms older"):
+        frames.lookup("base", "hand", 2 * S)
+
+
+def test_a_static_transform_that_becomes_none_is_not_used_as_it_was() -> None:
+    frames = tree(("base", "eye", 0, pose(0, 0, 1, 0, 0, 0)), static=True)
+    frames.take(transforms(("base", "eye", 0, np.full(7, np.nan))), Message(0), STATIC)
+    with pytest.raises(ContractError, match="expected a finite translation and a unit"):
+        frames.lookup("base", "eye", S)
 
 
 def test_what_is_no_transform_is_not_taken_and_said_where_it_is_missed() -> None:

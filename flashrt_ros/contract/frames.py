@@ -25,11 +25,12 @@ Values = npt.NDArray[np.float64]
 
 TF = "tf2_msgs/msg/TFMessage"
 KEPT_NS = 10_000_000_000
-"""Of each moving transform: as much as tf2 keeps."""
+"""Of each moving transform: as much as tf2 keeps. One that is older than the newest by more says
+that the newest, or the clock, was wrong."""
 MOST = 4096
 """Transforms of one frame that are kept, whatever their stamps say."""
 LATE_NS = 200_000_000
-"""By which the newest transform may be older than the pose: they come in turn."""
+"""By which the transform nearest to the pose may be off: they come in turn."""
 DEEPEST = 64
 """Frames from one to the root; more is a ring."""
 QOS = Qos("reliable", "volatile", 100)
@@ -83,6 +84,9 @@ class _Edge:
         if self.static:
             self.stamps_ns, self.poses, self.sources = [stamp_ns], [pose], [source]
             return
+        if self.stamps_ns and self.stamps_ns[-1] - stamp_ns > KEPT_NS:
+            # Kept, a single stamp from the future would shut out all that come after it.
+            self.stamps_ns, self.poses, self.sources = [], [], []
         place = bisect.bisect_right(self.stamps_ns, stamp_ns)
         self.stamps_ns.insert(place, stamp_ns)
         self.poses.insert(place, pose)
@@ -127,6 +131,8 @@ class Frames:
                 f"expected a finite translation and a unit quaternion from another frame, found "
                 f"{parent!r} to {child!r} with {pose.tolist()}"
             )
+            if (known := self._edges.get(child)) is not None and known.static and static:
+                del self._edges[child]  # what it said no longer holds
             return
         self._refused.pop(child, None)
         pose[3:] /= length
@@ -217,6 +223,12 @@ def _at(edge: _Edge, frame: str, stamp_ns: int) -> tuple[Values, list[tuple[str,
         return edge.poses[place], [edge.sources[place]]
     before = after - 1
     begin_ns, end_ns = edge.stamps_ns[before], edge.stamps_ns[after]
+    if min(stamp_ns - begin_ns, end_ns - stamp_ns) > LATE_NS:
+        raise ContractError(
+            f"{words}: expected one at most {LATE_NS / 1e6:.0f} ms from the pose, found none "
+            f"between {(stamp_ns - begin_ns) / 1e6:.0f} ms older and "
+            f"{(end_ns - stamp_ns) / 1e6:.0f} ms newer"
+        )
     share = (stamp_ns - begin_ns) / (end_ns - begin_ns)
     pose = between(edge.poses[before], edge.poses[after], share)
     return pose, edge.sources[before : after + 1]

@@ -282,7 +282,8 @@ class ActionShaper:
         Args:
             output: One of the contract's actions.
             values: See ``Commands``.
-            stamp_ns: ROS clock; unused where the type has no header, and for single points of a JointTrajectory.
+            stamp_ns: ROS clock; unused where the type has no header, and for single points of a
+                JointTrajectory.
         """
         numbers = np.asarray(values, dtype=np.float64)
         return OUTPUT_TYPES[output.type].encode(output, numbers, stamp_ns, False)
