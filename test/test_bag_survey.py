@@ -73,3 +73,16 @@ def test_recorded_definitions_are_used_and_bad_ones_named(tmp_path: Path) -> Non
         found, _ = survey(bag)
         assert not found["/pair"].no_definition
         assert found["/bad"].no_definition
+
+
+def test_a_pause_between_bursts_is_no_gap(tmp_path: Path) -> None:
+    twice = [row for row in joint_rows() for _ in range(2)]
+    with BagReader(write_mcap(tmp_path / "twice.mcap", twice)) as bag:
+        found, words = survey(bag)
+    assert (found["/joints"].gaps, words) == (0, [])
+    late = [
+        (topic, kind, ns + 10**9 * (ns > START_NS + 10**9), cdr)
+        for topic, kind, ns, cdr in twice[::2]
+    ]
+    with BagReader(write_mcap(tmp_path / "late.mcap", late)) as bag:
+        assert survey(bag)[0]["/joints"].gaps == 1

@@ -49,6 +49,8 @@ def find(path: Path) -> Found:
             return find(path.parent)
         hint = "; convert it with `rosbags-convert`" if path.suffix == ".bag" else ""
         raise CorruptError(f"{path}: expected a folder, .mcap or .db3 file{hint}")
+    if not path.is_dir():
+        raise CorruptError(f"{path}: expected a folder, .mcap or .db3 file, found neither")
     present = sorted(entry for entry in path.iterdir() if _suffix(entry) in STORAGE_SUFFIXES)
     metadata, defects = _read_metadata(path / "metadata.yaml")
     found = Found(present, defects=defects)
@@ -97,20 +99,26 @@ def _read_metadata(path: Path) -> tuple[Mapping[str, Any] | None, list[str]]:
 def _apply(metadata: Mapping[str, Any], folder: Path, found: Found) -> None:
     """Orders the files as the metadata do, and compares the two."""
     # Old recordings hold the path that the file had on the recorder: only the name counts.
-    names = [PurePosixPath(str(entry)).name for entry in metadata.get("relative_file_paths") or []]
+    names = [PurePosixPath(str(entry)).name for entry in _list(metadata, "relative_file_paths")]
     for name in names:
-        if not (folder / name).exists():
+        if not (folder / name).is_file():
             found.defects.append(f"{name}: listed in metadata.yaml, but missing")
-    listed = [folder / name for name in names if (folder / name).exists()]
+    listed = [folder / name for name in names if (folder / name).is_file()]
     for extra in found.files:
         if extra not in listed:
             found.defects.append(f"{extra.name}: not listed in metadata.yaml; read all the same")
     found.files = listed + [extra for extra in found.files if extra not in listed]
     found.promised = {}
-    for entry in metadata.get("topics_with_message_count") or []:
+    for entry in _list(metadata, "topics_with_message_count"):
         try:
             topic = entry["topic_metadata"]
             key = (str(topic["name"]), long_type(str(topic["type"])))
             found.promised[key] = found.promised.get(key, 0) + int(entry["message_count"])
         except (TypeError, KeyError, ValueError):
             found.defects.append("metadata.yaml: one topic entry is unreadable; not used")
+
+
+def _list(metadata: Mapping[str, Any], key: str) -> list[Any]:
+    """A list of the metadata; anything else in its place promises nothing."""
+    found = metadata.get(key)
+    return found if isinstance(found, list) else []

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 STORAGE_SUFFIXES = (".mcap", ".db3")
+EARLIEST_NS = -(2**63)
+"""SQLite's times are signed; a damaged one may be before any that a clock says."""
 
 
 class Message(NamedTuple):

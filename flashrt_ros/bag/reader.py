@@ -16,7 +16,7 @@ import zstandard
 
 from flashrt_ros.bag.directory import find, unpack
 from flashrt_ros.bag.mcap_file import BY_TIME, McapFile
-from flashrt_ros.bag.message import Definition, Message, StorageFile, Topic
+from flashrt_ros.bag.message import EARLIEST_NS, Definition, Message, StorageFile, Topic
 from flashrt_ros.bag.sqlite_file import SqliteFile
 from flashrt_ros.errors import CorruptError, NotFoundError
 
@@ -109,7 +109,8 @@ class BagReader:
                 f"{self.path}: no topic {', '.join(missing)}; it has {', '.join(sorted(known))}"
             )
         wanted = None if topics is None else frozenset(topics)
-        each = [file.messages(wanted, start_ns or 0) for file in self._files]
+        begin_ns = EARLIEST_NS if start_ns is None else start_ns
+        each = [file.messages(wanted, begin_ns) for file in self._files]
         return self._expanded(each[0] if len(each) == 1 else heapq.merge(*each, key=BY_TIME))
 
     def _expanded(self, messages: Iterator[Message]) -> Iterator[Message]:

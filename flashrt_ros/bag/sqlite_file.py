@@ -6,7 +6,7 @@ import sqlite3
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from flashrt_ros.bag.message import Definition, Message, Topic, long_type
+from flashrt_ros.bag.message import EARLIEST_NS, Definition, Message, Topic, long_type
 from flashrt_ros.errors import CorruptError
 
 BY_TIME = "timestamp, id"
@@ -84,7 +84,7 @@ class SqliteFile:
                 return None if begin is None else (begin, end)
         except FAULTS as error:
             self._note(f"{self.path.name}: its times cannot be asked for: {error}")
-        times = [message.time_ns for message in self.messages(None, 0)]
+        times = [message.time_ns for message in self.messages(None, EARLIEST_NS)]
         return (min(times), max(times)) if times else None
 
     def _open(self) -> sqlite3.Connection:

@@ -16,6 +16,8 @@ TRAILING_SLACK_BYTES = 3
 """CDR pads to four bytes: up to three more are no defect."""
 GAP = 5
 """A silence of more than so many usual intervals is a gap."""
+BURST_NS = 1_000_000
+"""Messages that usually come closer than this come in bursts, or twice: a pause is no gap."""
 JOINT_STATE = "sensor_msgs/msg/JointState"
 
 
@@ -71,7 +73,9 @@ class TopicSurvey:
 
     @property
     def gaps(self) -> int:
-        """Times between two messages of more than ``GAP`` usual ones."""
+        """Times between two messages of more than ``GAP`` usual ones; of bursts none."""
+        if self.usual_ns < BURST_NS:
+            return 0
         least_ns = GAP * self.usual_ns
         return sum(count for each, count in self._intervals.items() if each > least_ns)
 

@@ -108,6 +108,7 @@ class CommandReader:
             values_PK = np.array(numbers, dtype=np.float64, ndmin=2)
         except ValueError as error:
             raise ContractError(f"expected points of one length: {error}") from error
+        values_PK[~np.isfinite(values_PK)] = np.nan
         if self._form is not None:
             return Recorded(time_ns, self._form.elements(values_PK[0])[None])
         given = output.names if names is None else tuple(names)
@@ -153,6 +154,7 @@ class RecordedCommands:
 
     Attributes:
         faults: Topic to the first message that could not be used, in words, and how many.
+        partial: Topic to messages with values that are not finite, which command nothing.
         since_ns: Topic to the time of the message that counts.
     """
 
@@ -169,6 +171,7 @@ class RecordedCommands:
         self._index = {output.topic: list(output.index) for output in contract.actions}
         self._last: dict[str, Recorded] = {}
         self.faults: dict[str, tuple[str, int]] = {}
+        self.partial: dict[str, int] = {}
         self.since_ns: dict[str, int] = {}
 
     def put(self, topic: str, message: Any, time_ns: int) -> None:
@@ -184,6 +187,9 @@ class RecordedCommands:
             self.since_ns[topic] = time_ns
         except ContractError as error:
             self.fault(topic, str(error))
+            return
+        if not np.isfinite(self._last[topic].values_PK).all():
+            self.partial[topic] = self.partial.get(topic, 0) + 1
 
     def repeat(self, topic: str, type_name: str, cdr: bytes, time_ns: int) -> None:
         """Takes in again, undecoded, what was taken before; nothing is counted."""

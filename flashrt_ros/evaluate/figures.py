@@ -73,6 +73,7 @@ class JointFigures:
     recorded_jerk: Number
 
 
+@np.errstate(over="ignore", invalid="ignore")
 def joint_figures(track: Track) -> list[JointFigures]:
     """Figures of each element of a run."""
     # One after the other: a long recording must not be in memory several times.
@@ -150,6 +151,7 @@ class HorizonStep:
     baseline_hold_mae: list[Number]
 
 
+@np.errstate(over="ignore", invalid="ignore")
 def horizon_figures(track: Track) -> list[HorizonStep]:
     """Figures of each row of the chunks; empty for policies without chunks."""
     if not len(track.chunk_start_C):

@@ -46,21 +46,28 @@ def shifted(runs: Sequence[slice], values_T: F8, steps: int) -> F8:
 
 
 def mean(values: npt.NDArray[Any]) -> float | None:
-    """Mean of the finite values; None without any."""
+    """Mean of the finite values; None without any, or where it is beyond all numbers."""
     known = values[np.isfinite(values)]
-    return float(known.mean()) if known.size else None
+    with np.errstate(over="ignore"):
+        return _number(known.mean()) if known.size else None
 
 
 def rms(values: npt.NDArray[Any]) -> float | None:
-    """Root of the mean square of the finite values; None without any."""
+    """Root of the mean square of the finite values; None as ``mean``."""
     known = values[np.isfinite(values)]
-    return float(np.sqrt(np.mean(known * known))) if known.size else None
+    with np.errstate(over="ignore"):
+        return _number(np.sqrt(np.mean(known * known))) if known.size else None
 
 
 def largest(values: npt.NDArray[Any]) -> float | None:
     """Largest magnitude of the finite values; None without any."""
     known = values[np.isfinite(values)]
     return float(np.abs(known).max()) if known.size else None
+
+
+def _number(value: float) -> float | None:
+    """A damaged command may be as large as a float can be: no report can say its square."""
+    return float(value) if np.isfinite(value) else None
 
 
 LONGEST_LAG_S = 1.0

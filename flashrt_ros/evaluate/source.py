@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Protocol
 
@@ -133,7 +133,7 @@ class BagSource:
             )
         self._timeline = Timeline(setting, topics, self.start_ns, entry)
         if entry is None:
-            return self._timeline.moments(self._reader.messages(topics.names))
+            return self._timeline.moments(self._messages(topics, topics.names))
         return self._timeline.moments(self._from(topics, entry))
 
     def entry(self, moment: Moment) -> Entry | None:
@@ -154,39 +154,51 @@ class BagSource:
     def _from(self, topics: Topics, entry: Entry) -> Iterator[Message]:
         """The messages that an entry needs first, then all from its time on."""
         earlier = [
-            self._between(topic, time_ns, entry.cut_ns)
+            self._between(topics, topic, time_ns, entry.cut_ns)
             for topic, time_ns in entry.oldest_ns().items()
             if time_ns < entry.cut_ns
         ]
         first = heapq.merge(*earlier, key=lambda message: message.time_ns)
-        return itertools.chain(first, self._reader.messages(topics.names, entry.cut_ns))
+        return itertools.chain(first, self._messages(topics, topics.names, entry.cut_ns))
 
-    def _between(self, topic: str, begin_ns: int, end_ns: int) -> Iterator[Message]:
-        messages = self._reader.messages({topic}, begin_ns)
+    def _between(
+        self, topics: Topics, topic: str, begin_ns: int, end_ns: int
+    ) -> Iterator[Message]:
+        messages = self._messages(topics, {topic}, begin_ns)
         return itertools.takewhile(lambda message: message.time_ns < end_ns, messages)
+
+    def _messages(
+        self, topics: Topics, names: Collection[str], begin_ns: int | None = None
+    ) -> Iterator[Message]:
+        """Of these topics what the node would have had: a subscription has one type."""
+        types = topics.types
+        for message in self._reader.messages(names, begin_ns):
+            if types.get(message.topic, message.type) == message.type:
+                yield message
 
     def _find(self, setting: Setting, contract: Contract) -> Topics:
         """Recorded topics for those of the contract; says which are missing."""
-        recorded = {topic.name.strip("/"): topic for topic in self.topics}
+        recorded: dict[str, list[Topic]] = {}
+        for topic in self.topics:
+            recorded.setdefault(topic.name.strip("/"), []).append(topic)
         self._own = []
 
         def find(name: str, type_name: str) -> str:
-            topic = recorded.get(setting.remap.get(name, name).replace("~/", "").strip("/"))
-            if topic is None or not topic.count:
-                return ""
-            if topic.type != type_name:
-                self._own.append(
-                    f"{topic.name}: recorded as {topic.type}, the contract expects {type_name}; "
-                    "not read"
-                )
-                return ""
-            return topic.name
+            called = setting.remap.get(name, name).replace("~/", "").strip("/")
+            there = [topic for topic in recorded.get(called, ()) if topic.count]
+            for topic in there:
+                if topic.type != type_name:
+                    self._own.append(
+                        f"{topic.name}: recorded as {topic.type or 'nothing that is named'}, the "
+                        f"contract expects {type_name}; not read"
+                    )
+            return next((topic.name for topic in there if topic.type == type_name), "")
 
-        inputs = {}
+        inputs, types = {}, {}
         missing = []
         for name, type_name, _ in contract.topics():
             if found := find(name, type_name):
-                inputs[found] = name
+                inputs[found], types[found] = name, type_name
             elif name in contract.needed_topics():
                 missing.append(name)
             else:
@@ -200,7 +212,7 @@ class BagSource:
         commands = {}
         for output in contract.actions:
             if found := find(output.topic, output.type):
-                commands[found] = output.topic
+                commands[found], types[found] = output.topic, output.type
             else:
                 self._own.append(f"{output.topic}: no recorded commands to compare with")
         known = typestore().types.keys() | self._reader.definitions.keys()
@@ -212,14 +224,14 @@ class BagSource:
         ]
         marker = ""
         if setting.episodes is not None and setting.episodes.topic:
-            topic = recorded.get(setting.episodes.topic.strip("/"))
-            if topic is None:
+            marks = recorded.get(setting.episodes.topic.strip("/"))
+            if not marks:
                 raise NotFoundError(
                     f"{self.name}: no topic {setting.episodes.topic} that could mark episodes; "
                     f"it has {', '.join(t.name for t in self.topics)}"
                 )
-            marker = topic.name
-        return Topics(inputs, commands, marker)
+            marker = marks[0].name
+        return Topics(inputs, commands, marker, types)
 
 
 def _contract(setting: Setting, name: str) -> Contract:
@@ -240,6 +252,10 @@ def _words(timeline: Timeline) -> list[str]:
             )
     for topic, (words, count) in {**timeline.faulty, **timeline.command_faults}.items():
         found.append(f"{topic}: {count} messages could not be used, the first: {words}")
+    for topic, count in timeline.partial_commands.items():
+        found.append(
+            f"{topic}: {count} commands hold values that are not finite: they count as none"
+        )
     if timeline.jumps:
         found.append(f"{len(timeline.jumps)} jumps back in time, the first: {timeline.jumps[0]}")
     if timeline.backwards:

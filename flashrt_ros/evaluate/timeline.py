@@ -141,11 +141,13 @@ class Topics:
         inputs: Recorded topic to the contract's name of it.
         commands: The same, of the actions.
         marker: Recorded topic that marks episodes; empty: none.
+        types: Recorded topic to the type that is read; others under that name are not.
     """
 
     inputs: Mapping[str, str]
     commands: Mapping[str, str]
     marker: str = ""
+    types: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def names(self) -> frozenset[str]:
@@ -191,7 +193,7 @@ class Timeline:
         self._not_before_ns = begin.not_before_ns
         self._index, self._now_ns = begin.index, begin.now_ns
         self._jump, self._jump_ns = "", start_ns
-        self._at_now = 0
+        self._at_now = 0 if entry is None else max(0, entry.at_cut)
         self.skipped_s = 0.0
         self.backwards = 0
         self.surveys: dict[str, TopicSurvey] = {}
@@ -293,6 +295,11 @@ class Timeline:
     def command_faults(self) -> dict[str, tuple[str, int]]:
         """As ``faulty``, of recorded commands, by the contract's name of the topic."""
         return self._commands.faults
+
+    @property
+    def partial_commands(self) -> dict[str, int]:
+        """Topic to recorded commands with values that are not finite."""
+        return self._commands.partial
 
     def _take(self, message: Message, time_ns: int) -> None:
         """Lets everyone have a message."""
