@@ -45,6 +45,8 @@ Reader = PartReader | FramedReader | ImageReader | CameraInfoReader | TaskReader
 class _Topic:
     type: str
     readers: list[Reader]
+    positional: list[PartReader]
+    lasting: bool
     messages: deque[Message]
     kept: int
     window_ns: int
@@ -116,7 +118,12 @@ class Sampler:
             images = any(isinstance(source, ImagePart) for source in inputs)
             kept = min(history, IMAGE_HISTORY) if images else history
             window_ns = _window_ns(contract, topic)
-            self._topics[topic] = _Topic(type_name, readers, deque(), kept, window_ns)
+            parts = [reader for reader in readers if isinstance(reader, PartReader)]
+            positional = [reader for reader in parts if reader.part.positional]
+            lasting = len(parts) + images < len(readers)
+            self._topics[topic] = _Topic(
+                type_name, readers, positional, lasting, deque(), kept, window_ns
+            )
         # Facts about a camera that it may say only once: neither age nor reset touch them.
         self._infos: dict[CameraInfo, Message] = {}
         self._task: Message | None = None
@@ -187,6 +194,9 @@ class Sampler:
         for reader in state.readers:
             part = reader.part
             try:
+                if isinstance(reader, PartReader):
+                    self._take(reader, decoded, entry)
+                    continue
                 if isinstance(reader, TaskReader):
                     entry.text = reader(decoded.message)
                     continue
@@ -198,22 +208,21 @@ class Sampler:
                 if isinstance(reader, CameraInfoReader):
                     entry.values[part] = reader(decoded.message)
                     continue
-                if isinstance(reader, ImageReader):
-                    frame = reader.frame(decoded.message)
-                    if not lazy:
-                        frame.array()
-                    entry.values[part] = frame
-                    continue
-                vector = reader(decoded)
+                frame = reader.frame(decoded.message)
+                if not lazy:
+                    frame.array()
+                entry.values[part] = frame
             except ContractError as error:
                 entry.faults[part] = str(error)
-                continue
-            if np.isfinite(vector).all():
-                entry.values[part] = vector
-            else:
-                names = zip(reader.part.names, vector, strict=True)
-                bad = [name for name, value in names if not np.isfinite(value)]
-                entry.faults[part] = f"non-finite {reader.part.field} of {', '.join(bad)}"
+
+    def _take(self, reader: PartReader, decoded: Decoded, entry: Message) -> None:
+        vector = reader(decoded)
+        if np.isfinite(vector).all():
+            entry.values[reader.part] = vector
+            return
+        names = zip(reader.part.names, vector, strict=True)
+        bad = [name for name, value in names if not np.isfinite(value)]
+        entry.faults[reader.part] = f"non-finite {reader.part.field} of {', '.join(bad)}"
 
     def _enter(self, topic: str, state: _Topic, entry: Message, decoded: Decoded | None) -> str:
         jump = ""
@@ -237,7 +246,7 @@ class Sampler:
             not state.window_ns or state.messages[0].received_ns < oldest_ns
         ):
             state.messages.popleft()
-        for reader in state.readers:
+        for reader in state.readers if state.lasting else ():
             if isinstance(reader, CameraInfoReader):
                 self._infos[reader.part] = entry
             elif isinstance(reader, TaskReader):
@@ -252,15 +261,14 @@ class Sampler:
         found = []
         if decoded.stamp_ns == 0 and state.type != TF:
             found.append(f"topic {topic!r}: unstamped, the receive time is used")
-        if any(
-            isinstance(r, PartReader) and r.part.positional and not decoded.carries_names(r.part)
-            for r in state.readers
-        ):
+        if any(not decoded.carries_names(reader.part) for reader in state.positional):
             found.append(f"topic {topic!r}: no joint names in the message, `positional` is used")
         if decoded.trailing_bytes > MAX_PADDING:
             found.append(f"topic {topic!r}: {decoded.trailing_bytes} bytes behind the message")
         if decoded.type == CAMERA_INFO and (words := distortion(decoded.message)):
             found.append(f"topic {topic!r}: {words}")
+        if not found:
+            return ()
         new = tuple(words for words in found if words not in state.said)
         state.said.update(new)
         return new
