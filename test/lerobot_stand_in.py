@@ -21,8 +21,8 @@ from lerobot_files import FRONT, STATE
 from torch import nn
 
 
-class FlowPolicy(nn.Module):
-    """Reads state, camera and words; integrates noise for two steps, cut to the action's size."""
+class Sampler(nn.Module):
+    """Integrates noise for two steps, from 1 to 0 as LeRobot does, and asks who guides it."""
 
     def __init__(self, config: Any) -> None:
         super().__init__()
@@ -31,6 +31,36 @@ class FlowPolicy(nn.Module):
             self.see = nn.Linear(S + 3, 12)
             self.read = nn.Embedding(200, 12)
             self.flow = nn.Linear(12 + WIDE, WIDE)
+        self.config = config
+        self.rtc_processor: Any = None
+
+    def velocity(self, seen: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        given = torch.cat((seen.unsqueeze(1).expand(-1, x.shape[1], -1), x), -1)
+        return -torch.as_tensor(self.flow(given))
+
+    def sample(self, seen: torch.Tensor, x: torch.Tensor, **kwargs: Any) -> torch.Tensor:
+        for step in range(2):
+            if getattr(getattr(self.config, "rtc_config", None), "enabled", False):
+                v = self.rtc_processor.denoise_step(
+                    x_t=x,
+                    prev_chunk_left_over=kwargs.get("prev_chunk_left_over"),
+                    inference_delay=kwargs.get("inference_delay"),
+                    time=1.0 - 0.5 * step,
+                    original_denoise_step_partial=lambda x: self.velocity(seen, x),
+                    execution_horizon=kwargs.get("execution_horizon"),
+                )
+            else:
+                v = self.velocity(seen, x)
+            x = x - 0.5 * v
+        return x
+
+
+class FlowPolicy(nn.Module):
+    """Reads state, camera and words; samples, cut to the action's size."""
+
+    def __init__(self, config: Any) -> None:
+        super().__init__()
+        self.model = Sampler(config)
         self.config = config
         self._action_queue: list[torch.Tensor] = []
 
@@ -42,18 +72,16 @@ class FlowPolicy(nn.Module):
             raise OSError("somebody/model is not a local folder\nand more")
         return cls(config)
 
-    def predict_action_chunk(self, batch: dict[str, Any], **kwargs: Any) -> torch.Tensor:
-        self.eval()
-        words = self.read(batch["observation.language.tokens"])
+    def see(self, batch: dict[str, Any]) -> torch.Tensor:
+        words = self.model.read(batch["observation.language.tokens"])
         mask = batch["observation.language.attention_mask"]
         assert mask.dtype == torch.bool
         seen = torch.cat((batch[STATE], batch[FRONT].mean((2, 3))), -1)
-        seen = self.see(seen) + (words * mask.unsqueeze(-1)).mean(1)
-        x: torch.Tensor = kwargs["noise"]
-        for _ in range(2):
-            given = torch.cat((seen.unsqueeze(1).expand(-1, x.shape[1], -1), x), -1)
-            x = x + 0.5 * self.flow(given)
-        return x[:, :, :A]
+        return torch.as_tensor(self.model.see(seen) + (words * mask.unsqueeze(-1)).mean(1))
+
+    def predict_action_chunk(self, batch: dict[str, Any], **kwargs: Any) -> torch.Tensor:
+        self.eval()
+        return self.model.sample(self.see(batch), kwargs.pop("noise"), **kwargs)[:, :, :A]
 
 
 class _Config(types.SimpleNamespace):

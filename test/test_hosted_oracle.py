@@ -7,6 +7,7 @@ tokenizer of letters, all made here: nothing is downloaded.
 from __future__ import annotations
 
 import importlib
+import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from lerobot_oracle import installed, oracle, save
 from flashrt_ros.bench.lerobot_peer import allow_any_torchvision
 from flashrt_ros.errors import CheckpointError
 from flashrt_ros.policies.hosted.predictor import NOISE
+from flashrt_ros.policies.lerobot.changes import CHANGES
 from flashrt_ros.policies.registry import load_policy
 from flashrt_ros.runtime.session import PolicySession
 from flashrt_ros.testing import check_policy
@@ -202,3 +204,19 @@ def test_without_the_model_s_files_it_says_where_to_put_them(
     (alone / "config.json").write_text(config.replace(name, "somebody/absent-model"))
     with pytest.raises(CheckpointError, match=r"somebody/absent-model.*nothing is downloaded"):
         load_policy(alone)
+
+
+def test_a_guided_one_conforms_and_keeps_to_its_chunk(directory: Path, tmp_path: Path) -> None:
+    guided = tmp_path / "guided"
+    shutil.copytree(directory, guided)
+    options = {"rtc_config": {"enabled": True, "execution_horizon": 5}}
+    (guided / CHANGES).write_text(json.dumps(options))
+    report = check_policy(load_policy(guided), steps=6)
+    assert report.ok, str(report)
+    seen = observations(12)
+    runs = []
+    for path in (directory, guided):
+        session = PolicySession(load_policy(path), seed=3)
+        runs.append(torch.stack([session.step(row, 2, 3).values for row in seen]))
+    assert torch.equal(runs[0][:3], runs[1][:3]), "the first chunk has nothing to keep to"
+    assert not torch.equal(*runs)

@@ -20,6 +20,7 @@ from flashrt_ros.policies.checkpoint import CONFIG
 from flashrt_ros.policies.fast.mode import Numerics
 from flashrt_ros.policies.hosted import prompt
 from flashrt_ros.policies.hosted.description import HostedAction, HostedInput, HostedNoise
+from flashrt_ros.policies.hosted.flow_guide import GuidedCall
 from flashrt_ros.policies.hosted.instruction import LocalTokenizer, Tokenizer
 from flashrt_ros.policies.hosted.policy import HostedPolicy
 from flashrt_ros.policies.lerobot.checkpoint import LeRobotCheckpoint
@@ -27,7 +28,7 @@ from flashrt_ros.policies.lerobot.feature import Kind
 from flashrt_ros.policies.lerobot.normalisation import make_normaliser
 from flashrt_ros.policies.lerobot.processor import LANGUAGE
 from flashrt_ros.policies.lerobot.relative import read_relative
-from flashrt_ros.policies.lerobot.settings import TRAINING
+from flashrt_ros.policies.lerobot.settings import TRAINING, read_guidance
 
 BACKBONE = "vlm"
 """Directory in a checkpoint with configuration and processor of the model that it was built on."""
@@ -61,18 +62,21 @@ def make(checkpoint: LeRobotCheckpoint, numerics: Numerics = Numerics.EXACT) -> 
     chunk_size = settings.integer("chunk_size", at_least=1)
     n_action_steps = settings.integer("n_action_steps", at_least=1)
     wide = settings.integer("max_action_dim", at_least=checkpoint.action.shape[0])
+    guidance = read_guidance(settings, chunk_size)
     settings.ignore("*")
     normaliser = make_normaliser(checkpoint, LANGUAGE)
     relative = read_relative(checkpoint)
     instruction = prompt.read_instruction(checkpoint, _tokenizer(checkpoint), normaliser)
     action = checkpoint.action
     hosted, versions = _load(checkpoint)
+    guided = None if guidance is None else GuidedCall(hosted, guidance.max_guidance_weight)
     training = tuple(word.rstrip("*") for word in TRAINING)
     return HostedPolicy(
         hosted,
         _inputs(checkpoint),
         HostedAction(action.shape[0], chunk_size, action.names),
         n_action_steps=n_action_steps,
+        call=guided or "predict_action_chunk",
         noise=HostedNoise((1, chunk_size, wide)),
         instruction=instruction,
         normaliser=normaliser,
@@ -82,6 +86,7 @@ def make(checkpoint: LeRobotCheckpoint, numerics: Numerics = Numerics.EXACT) -> 
             **{k: v for k, v in checkpoint.config.items() if not k.startswith(training)},
         },
         relative=relative,
+        guidance=guidance,
     )
 
 

@@ -7,7 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 from torch import nn
 
+from flashrt_ros.errors import InvalidArgumentError
 from flashrt_ros.policies.chunked import ChunkedPolicy
+from flashrt_ros.policies.guidance import GuidanceConfig
 from flashrt_ros.policies.hosted.description import HostedAction, HostedInput, HostedNoise
 from flashrt_ros.policies.hosted.instruction import Instruction
 from flashrt_ros.policies.hosted.predictor import HostedPredictor
@@ -39,9 +41,12 @@ class HostedPolicy(ChunkedPolicy):
         settings: JSON values that shape its computation, part of the state id.
         splice: How chunks are joined; None is a queue.
         relative: What makes actions absolute that are relative to the state of the plan.
+        guidance: Options of real-time chunking: the object is then called with a ``Prefix`` more,
+            ``prefix``, which its sampler gives to ``guide`` or ``guide_clean`` of
+            ``policies/guidance.py`` in each step. Not for ensembles.
 
     Raises:
-        InvalidArgumentError: An argument does not fit the object.
+        InvalidArgumentError: An argument does not fit the object, or another one.
         SpecError: Two inputs would have one buffer.
     """
 
@@ -61,7 +66,13 @@ class HostedPolicy(ChunkedPolicy):
         settings: Mapping[str, object] | None = None,
         splice: Splice | None = None,
         relative: RelativeActions | None = None,
+        guidance: GuidanceConfig | None = None,
     ) -> None:
+        if guidance is not None and splice is not None:
+            raise InvalidArgumentError(
+                f"hosted policy {name!r}: guidance: expected chunks to be joined by a queue, "
+                f"found {type(splice).__name__}"
+            )
         predictor = HostedPredictor(
             hosted,
             tuple(inputs),
@@ -73,5 +84,7 @@ class HostedPolicy(ChunkedPolicy):
             module=module,
             name=name,
             settings=settings or {},
+            guidance=guidance,
+            relative=relative,
         )
         super().__init__(predictor, n_action_steps, splice, relative=relative)

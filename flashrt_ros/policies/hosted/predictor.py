@@ -13,6 +13,7 @@ from torch import nn
 from flashrt_ros.errors import InvalidArgumentError, SpecError
 from flashrt_ros.policies.chunked import ACTION, ChunkPredictor
 from flashrt_ros.policies.diffusion.history import History
+from flashrt_ros.policies.guidance import GuidanceConfig, Prefix
 from flashrt_ros.policies.hosted.description import (
     SAMPLED,
     HostedAction,
@@ -24,6 +25,8 @@ from flashrt_ros.policies.hosted.instruction import MASK, TOKENS, Instruction, S
 from flashrt_ros.policies.hosted.probe import probe
 from flashrt_ros.policies.hosted.sampling import BLOCKS_PER_PLAN, FedSampling
 from flashrt_ros.policies.lerobot.normalisation import CheckpointNormaliser
+from flashrt_ros.policies.real_time import RealTimeChunking
+from flashrt_ros.policies.relative import RelativeActions
 from flashrt_ros.runtime import noise
 from flashrt_ros.runtime.buffers import BufferSpec, Role
 from flashrt_ros.runtime.policy import Buffers, PlanKind, Port
@@ -50,6 +53,8 @@ class HostedPredictor(ChunkPredictor):
         module: nn.Module | None,
         name: str,
         settings: Mapping[str, object],
+        guidance: GuidanceConfig | None = None,
+        relative: RelativeActions | None = None,
     ) -> None:
         self.hosted = hosted
         self.chunk_size = action.chunk_size
@@ -57,10 +62,20 @@ class HostedPredictor(ChunkPredictor):
         self._inputs, self._action, self._drawn = inputs, action, drawn
         self._instruction, self._normaliser = instruction, normaliser
         self._name, self._settings = name, dict(settings)
+        self._relative, self._real_time = relative, None
+        if guidance is not None:
+            if action.first_row:
+                raise InvalidArgumentError(
+                    f"hosted policy {name!r}: guidance: expected first_row 0, found "
+                    f"{action.first_row}: rows before the present one would be drawn to nothing"
+                )
+            self._real_time = RealTimeChunking(guidance, action.chunk_size, action.size)
         self._call_name = call if isinstance(call, str) else getattr(call, "__qualname__", "")
         self.called = self._found(call)
         if drawn is not None and drawn.argument != SAMPLED:
-            self._check_argument(drawn.argument)
+            self._check_argument("noise", drawn.argument)
+        if guidance is not None:
+            self._check_argument("guidance", "prefix")
         parts = {"hosted": module if module is not None else self._weights()}
         if normaliser is not None:
             parts["normaliser"] = normaliser
@@ -96,17 +111,17 @@ class HostedPredictor(ChunkPredictor):
             )
         return found
 
-    def _check_argument(self, argument: str) -> None:
+    def _check_argument(self, reason: str, argument: str) -> None:
         try:
             parameters = inspect.signature(self.called).parameters
         except (TypeError, ValueError):
             return
         takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
         if argument not in parameters and not takes_any:
+            hint = f"; for an object that draws by itself say argument={SAMPLED!r}"
             raise InvalidArgumentError(
-                f"hosted policy {self._name!r}: noise: {self._call_name} takes no argument "
-                f"{argument!r}, but {list(parameters)}; for an object that draws by itself say "
-                f"argument={SAMPLED!r}"
+                f"hosted policy {self._name!r}: {reason}: {self._call_name} takes no argument "
+                f"{argument!r}, but {list(parameters)}{hint if reason == 'noise' else ''}"
             )
 
     def _weights(self) -> nn.Module:
@@ -134,6 +149,7 @@ class HostedPredictor(ChunkPredictor):
             "instruction": None if self._instruction is None else self._instruction.to_dict(),
             "normalisation": None if self._normaliser is None else self._normaliser.modes(),
             "settings": self._settings,
+            **({} if self._real_time is None else {"rtc_config": self._real_time.config()}),
         }
 
     def module(self) -> nn.Module:
@@ -141,7 +157,7 @@ class HostedPredictor(ChunkPredictor):
         return self._module
 
     def layout(self) -> tuple[BufferSpec, ...]:
-        """Inputs, history, tokens, noise."""
+        """Inputs, history, tokens, noise, the chunk under way where plans are drawn to it."""
         drawn: tuple[BufferSpec, ...] = ()
         if self._drawn is not None:
             drawn = noise.NOISE_SPECS
@@ -150,6 +166,7 @@ class HostedPredictor(ChunkPredictor):
                 drawn = (*drawn, scratch)
         return (
             *self._history.specs(),
+            *(() if self._real_time is None else self._real_time.specs()),
             *drawn,
             *(BufferSpec(i.buffer, i.shape, i.dtype, Role.INPUT, i.unit) for i in self._inputs),
             *(() if self._instruction is None else self._instruction.specs()),
@@ -176,8 +193,10 @@ class HostedPredictor(ChunkPredictor):
         probe(self, device)
 
     def reset_(self, state: Buffers) -> None:
-        """Forgets the observations."""
+        """Forgets the observations, and the chunk under way."""
         self._history.reset_(state)
+        if self._real_time is not None:
+            self._real_time.reset_(state)
 
     def observe_(self, state: Buffers, inputs: Buffers) -> None:
         """Takes in the observation of a control step."""
@@ -188,11 +207,39 @@ class HostedPredictor(ChunkPredictor):
     ) -> None:
         """Calls the object; see ``ChunkPredictor.predict``."""
         first = self._action.first_row
-        found = self.call(state, inputs, outputs)
+        found = self.call(state, inputs, outputs, self._prefix(state, inputs))
         chunk_HA.copy_(found.reshape(-1, self._action.size)[first : first + self.chunk_size])
+        if self._real_time is not None:
+            self._real_time.keep_(outputs, chunk_HA)
 
-    def call(self, state: Buffers, inputs: Buffers, outputs: Buffers) -> torch.Tensor:
+    def _prefix(self, state: Buffers, inputs: Buffers) -> Prefix | None:
+        if self._real_time is None:
+            return None
+        shift_A = None
+        if self._relative is not None:
+            shift_A = self._relative.drift(state, inputs)
+            if self._normaliser is not None:
+                shift_A = self._normaliser.action.normalise_difference(shift_A)
+        return self._real_time.prefix(state, inputs, shift_A)
+
+    def trial_prefix(self, device: torch.device) -> Prefix | None:
+        """Any rows, looked at throughout, for calls that find out what the object does."""
+        if self._real_time is None:
+            return None
+        rows_HA = torch.zeros(self.chunk_size, self._action.size, device=device)
+        weights_H = torch.ones(self.chunk_size, device=device)
+        return Prefix(rows_HA, weights_H, self._real_time.options.max_guidance_weight)
+
+    def call(
+        self, state: Buffers, inputs: Buffers, outputs: Buffers, prefix: Prefix | None
+    ) -> torch.Tensor:
         """The object's answer, ``(1, H', A)`` or ``(H', A)``, in its own range.
+
+        Args:
+            state: Read only.
+            inputs: Read only.
+            outputs: Its scratch buffers.
+            prefix: What a guided object is drawn to; None for others.
 
         Raises:
             SpecError: It is of another shape.
@@ -201,7 +248,7 @@ class HostedPredictor(ChunkPredictor):
         if self._instruction is not None:
             batch[self._instruction.tokens_key] = inputs[TOKENS].unsqueeze(0)
             batch[self._instruction.mask_key] = inputs[MASK].unsqueeze(0)
-        given: dict[str, torch.Tensor] = {}
+        given: dict[str, torch.Tensor | Prefix] = {} if prefix is None else {"prefix": prefix}
         feeding: contextlib.AbstractContextManager[object] = contextlib.nullcontext()
         if self._drawn is not None and self._drawn.argument == SAMPLED:
             feeding = FedSampling(state)
@@ -234,7 +281,9 @@ class HostedPredictor(ChunkPredictor):
         return actions if self._normaliser is None else self._normaliser.restore(actions)
 
     def adopt_(self, state: Buffers, outputs: Buffers) -> None:
-        """Moves the noise on."""
+        """Moves the noise on; the chunk is the one under way."""
+        if self._real_time is not None:
+            self._real_time.adopt_(state, outputs)
         if self._drawn is not None:
             blocks = BLOCKS_PER_PLAN
             if self._drawn.argument != SAMPLED:

@@ -88,7 +88,8 @@ class _Trial:
         outputs = self._buffers(Role.SCRATCH, 2)
         before = {name: tensor_digest(value) for name, value in inputs.items()}
         generators = _generators(self._device)
-        answer = tensor_digest(self._predictor.call(state, inputs, outputs))
+        prefix = self._predictor.trial_prefix(self._device)
+        answer = tensor_digest(self._predictor.call(state, inputs, outputs, prefix))
         self._moved = changes(generators, _generators(self._device))
         written = changes(before, {name: tensor_digest(x) for name, x in inputs.items()})
         if written:

@@ -16,7 +16,7 @@ from flashrt_ros.errors import CheckpointError
 from flashrt_ros.policies.lerobot.json_file import read_object
 
 CHANGES = "flashrt_ros.json"
-_HOSTED = ("n_action_steps",)
+_HOSTED = ("n_action_steps", "rtc_config")
 CHANGEABLE: Mapping[str, tuple[str, ...]] = {
     "act": ("n_action_steps", "temporal_ensemble_coeff"),
     "diffusion": ("n_action_steps", "noise_scheduler_type", "num_inference_steps", "rtc_config"),
