@@ -34,6 +34,7 @@ from flashrt_ros.errors import InvalidArgumentError, SpecError
 from flashrt_ros.policies.hosted.description import SAMPLED, HostedInput, HostedNoise
 from flashrt_ros.policies.hosted.predictor import NOISE
 from flashrt_ros.policies.registry import load_policy
+from flashrt_ros.runtime.graph import GraphPlan
 from flashrt_ros.runtime.policy import PlanKind
 from flashrt_ros.runtime.session import PolicySession
 from flashrt_ros.testing import check_policy
@@ -112,12 +113,19 @@ def test_a_capsule_goes_on_to_the_last_bit(sampled: bool) -> None:
     assert not torch.equal(first, unlike)
 
 
-def test_another_task_is_another_input_and_no_capture(monkeypatch: pytest.MonkeyPatch) -> None:
-    session = PolicySession(host(), seed=3)
-    prepared: list[str] = []
-    monkeypatch.setattr(
-        "flashrt_ros.runtime.graph.GraphPlan.prepare", lambda self, *a, **k: prepared.append("")
-    )
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.cuda)])
+def test_another_task_is_another_input_and_no_capture(
+    device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = PolicySession(host(), device=device, seed=3)
+    prepared: list[GraphPlan] = []
+    prepare = GraphPlan.prepare
+
+    def counted(plan: GraphPlan, *given: Any) -> None:
+        prepared.append(plan)
+        prepare(plan, *given)
+
+    monkeypatch.setattr(GraphPlan, "prepare", counted)
     observation = rows(1)[0]
     seen = {}
     for task in ("lift", "push", "lift"):
@@ -128,6 +136,9 @@ def test_another_task_is_another_input_and_no_capture(monkeypatch: pytest.Monkey
         assert session.arena.inputs[TOKENS].tolist() == ids + [0] * (LENGTH - len(ids))
     assert not torch.equal(seen["lift"], seen["push"])
     assert not prepared
+    # The control: this is what a capture comes through.
+    PolicySession(host(), device=device)
+    assert prepared
 
 
 def test_a_capsule_brings_its_task_back() -> None:

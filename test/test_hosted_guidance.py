@@ -50,7 +50,7 @@ class FlowObject(nn.Module):
     ) -> torch.Tensor:
         sample_HA = noise[0]
         for step in range(STEPS):
-            now = torch.full((1,), step / STEPS)
+            now = torch.full((1,), step / STEPS, device=noise.device)
 
             def velocity(x: torch.Tensor, now: torch.Tensor = now) -> torch.Tensor:
                 given = torch.cat((x.flatten(), batch[KEY][0], now))
@@ -102,6 +102,15 @@ def test_it_conforms_and_its_capsules_have_the_chunk_under_way() -> None:
     report = check_policy(hosted(FlowObject(), guidance=OPTIONS, n_action_steps=6))
     assert report.ok, str(report)
     assert UNDER_WAY not in report.inert
+
+
+@pytest.mark.cuda
+def test_it_is_captured_with_its_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", False)
+    report = check_policy(hosted(FlowObject(), guidance=OPTIONS, n_action_steps=6), device="cuda")
+    assert report.ok, str(report)
+    session = PolicySession(hosted(FlowObject(), guidance=OPTIONS), device="cuda")
+    assert session.plain == ""
 
 
 def test_what_it_keeps_of_a_prefix_is_found() -> None:
