@@ -22,39 +22,84 @@ from flashrt_ros.errors import InternalError, StorageError, UnsupportedError
 
 LAST_DOMAIN = 101
 """Higher domains have ports that Linux gives away to others."""
+LOCK_PORT = 41_960
+"""First of the UDP ports whose owner owns the domain of the same place: a domain is taken from the
+moment on that it is chosen, and not only once a node has started in it seconds later."""
 STOP_S = 5.0
 """A node that has not ended so long after SIGINT is killed."""
 WATCH_S = 1.0
 LOG_LINES = 12
 
 
+class Domain:
+    """A ROS domain id that no other process of ours is given.
+
+    Attributes:
+        id: To be put into ROS_DOMAIN_ID.
+    """
+
+    def __init__(self, among: Sequence[int] = range(1, LAST_DOMAIN + 1)) -> None:
+        """Takes one in which nobody on this machine takes part.
+
+        Args:
+            among: To choose from, the first that is free.
+
+        Raises:
+            UnsupportedError: None is.
+        """
+        for domain in among:
+            lock = _bound(LOCK_PORT + domain)
+            if lock is not None and _unused(domain):
+                self.id, self._lock = domain, lock
+                return
+            if lock is not None:
+                lock.close()
+        raise UnsupportedError(
+            f"no free ROS domain from {min(among)} to {max(among)}: end other ROS programs, or "
+            "name a domain"
+        )
+
+    def close(self) -> None:
+        """Gives it back."""
+        self._lock.close()
+
+
+_taken: list[Domain] = []
+
+
 def free_domain() -> int:
-    """A ROS domain that nobody on this machine takes part in.
+    """A ROS domain that nobody on this machine takes part in, ours as long as this process lives.
 
     Raises:
         UnsupportedError: None found.
     """
     domains = list(range(1, LAST_DOMAIN + 1))
-    # Not the lowest free one: two demonstrations that start together must not meet.
+    # Not the lowest free one: other programs than ours choose that, without a lock.
     random.SystemRandom().shuffle(domains)
-    for domain in domains:
-        if _unused(domain):
-            return domain
-    raise UnsupportedError(
-        f"no free ROS domain from 1 to {LAST_DOMAIN}: end other ROS programs, or name a domain"
-    )
+    _taken.append(Domain(domains))
+    return _taken[-1].id
 
 
 def _unused(domain: int) -> bool:
     # DDS-RTPS 9.6.2.3: unicast discovery of the first participants of a domain.
     base = 7400 + 250 * domain
     for participant in range(3):
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-            try:
-                probe.bind(("127.0.0.1", base + 10 + 2 * participant))
-            except OSError:
-                return False
+        probe = _bound(base + 10 + 2 * participant)
+        if probe is None:
+            return False
+        probe.close()
     return True
+
+
+def _bound(port: int) -> socket.socket | None:
+    """A UDP socket on a port of this machine; None where another has it."""
+    bound = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    try:
+        bound.bind(("127.0.0.1", port))
+    except OSError:
+        bound.close()
+        return None
+    return bound
 
 
 def private_environment(domain: int, log_directory: Path) -> dict[str, str]:

@@ -1,8 +1,12 @@
 """Fixtures and limits shared by all tests."""
 
+import os
+
 import pytest
 import torch
 from hypothesis import settings
+
+from flashrt_ros.process import free_domain
 
 # Times vary on a shared machine, so no example has a deadline.
 settings.register_profile("no_deadline", deadline=None)
@@ -12,6 +16,11 @@ settings.load_profile("no_deadline")
 def pytest_configure() -> None:
     # Two threads that contend for the same cores make small calls tens of times slower.
     torch.set_num_threads(1)
+    # Whoever names no domain is in one of this session's own, on this machine only, and not in 0
+    # with all the others who name none.
+    os.environ.pop("ROS_LOCALHOST_ONLY", None)
+    os.environ["ROS_DOMAIN_ID"] = str(free_domain())
+    os.environ["ROS_AUTOMATIC_DISCOVERY_RANGE"] = "LOCALHOST"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -57,6 +57,7 @@ class Peer:
     def __init__(self, domain: int) -> None:
         self._context = rclpy.Context()
         rclpy.init(context=self._context, domain_id=domain)
+        assert self._context.get_domain_id() == domain
         self.node = rclpy.create_node("peer", context=self._context)
         self.quote: Callable[[], str] = lambda: ""
         self.alive: Callable[[], bool] = lambda: True

@@ -8,16 +8,15 @@ from __future__ import annotations
 import atexit
 import os
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from flashrt_ros import process
+
 DOMAINS = range(60, 90)
-LOCK_PORT = 41_960
-"""First of the UDP ports whose owner owns the domain of the same place."""
 END_S = 30.0
 """A generous limit: it only decides how long a failure takes."""
 MAIN = "import sys; from flashrt_ros.ros.policy_node import main; sys.exit(main())"
@@ -46,36 +45,11 @@ def environment(domain: int, folder: Path) -> dict[str, str]:
     }
 
 
-class Domain:
-    """A ROS domain id, ours while the socket is open.
-
-    Attributes:
-        id: To be put into ROS_DOMAIN_ID.
-    """
+class Domain(process.Domain):
+    """One of those that few people use."""
 
     def __init__(self) -> None:
-        for self.id in DOMAINS:
-            try:
-                self._lock = _bind(LOCK_PORT + self.id)
-                # DDS-RTPS 9.6.2.3: the first participant of a domain listens here.
-                _bind(7400 + 250 * self.id + 10).close()
-            except OSError:
-                continue
-            return
-        raise AssertionError(f"every domain of {DOMAINS} is in use")
-
-    def close(self) -> None:
-        self._lock.close()
-
-
-def _bind(port: int) -> socket.socket:
-    bound = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-    try:
-        bound.bind(("127.0.0.1", port))
-    except OSError:
-        bound.close()
-        raise
-    return bound
+        super().__init__(DOMAINS)
 
 
 class NodeProcess:

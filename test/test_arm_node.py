@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from default_context import default_context
 
 from flashrt_ros.demo.arm import tip_of
 from flashrt_ros.demo.task import HOME_RAD, RING_CENTRE_M
-from flashrt_ros.process import free_domain, set_environment
 
 rclpy = pytest.importorskip("rclpy")
 pytestmark = pytest.mark.ros
@@ -64,23 +64,24 @@ class Bench:
         names, values = list(positions), list(positions.values())
         self.command.publish(JointState(name=names, position=values))
 
+    def close(self) -> None:
+        self.executor.shutdown()
+        self.arm.destroy_node()
+        self.node.destroy_node()
+
 
 @pytest.fixture
-def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
-    for name in ("ROS_DOMAIN_ID", "ROS_AUTOMATIC_DISCOVERY_RANGE", "ROS_LOG_DIR"):
-        monkeypatch.setenv(name, "0")
-    set_environment(free_domain(), tmp_path)
-    rclpy.init()
-    bench = Bench()
-    bench.until(lambda: bench.states and bench.home.service_is_ready())
-    bench.until(lambda: bench.command.get_subscription_count())
-    bench.until(lambda: bench.cue.get_subscription_count())
-    bench.until(lambda: bench.bump.get_subscription_count())
-    yield bench
-    bench.executor.shutdown()
-    bench.arm.destroy_node()
-    bench.node.destroy_node()
-    rclpy.shutdown()
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    with default_context(tmp_path):
+        bench = Bench()
+        try:
+            bench.until(lambda: bench.states and bench.home.service_is_ready())
+            bench.until(lambda: bench.command.get_subscription_count())
+            bench.until(lambda: bench.cue.get_subscription_count())
+            bench.until(lambda: bench.bump.get_subscription_count())
+            yield bench
+        finally:
+            bench.close()
 
 
 def test_states_have_names_stamps_and_little_noise(bench: Bench) -> None:

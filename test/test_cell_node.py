@@ -13,8 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-
-from flashrt_ros.process import free_domain, set_environment
+from default_context import default_context
 
 rclpy = pytest.importorskip("rclpy")
 pytest.importorskip("mujoco")
@@ -81,19 +80,16 @@ class Bench:
 
 @pytest.fixture(scope="module")
 def one_cell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
-    with pytest.MonkeyPatch.context() as patch:
-        for name in ("ROS_DOMAIN_ID", "ROS_AUTOMATIC_DISCOVERY_RANGE", "ROS_LOG_DIR"):
-            patch.setenv(name, "0")
-        set_environment(free_domain(), Path(tmp_path_factory.mktemp("logs")))
-        rclpy.init()
+    with default_context(Path(tmp_path_factory.mktemp("logs"))):
         bench = Bench()
-        bench.until(lambda: all(bench.seen.values()))
-        bench.until(lambda: bench.home.service_is_ready() and bench.begin.service_is_ready())
-        for publisher in (bench.command, bench.silence, bench.knock):
-            bench.until(publisher.get_subscription_count)
-        yield bench
-        bench.close()
-        rclpy.shutdown()
+        try:
+            bench.until(lambda: all(bench.seen.values()))
+            bench.until(lambda: bench.home.service_is_ready() and bench.begin.service_is_ready())
+            for publisher in (bench.command, bench.silence, bench.knock):
+                bench.until(publisher.get_subscription_count)
+            yield bench
+        finally:
+            bench.close()
 
 
 @pytest.fixture

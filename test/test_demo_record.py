@@ -13,24 +13,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from default_context import default_context
 
 from flashrt_ros.errors import StorageError
-from flashrt_ros.process import free_domain, set_environment
 
 rclpy = pytest.importorskip("rclpy")
 pytestmark = pytest.mark.ros
 
 
 @pytest.fixture
-def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    for name in ("ROS_DOMAIN_ID", "ROS_AUTOMATIC_DISCOVERY_RANGE", "ROS_LOG_DIR"):
-        monkeypatch.setenv(name, "0")
-    set_environment(free_domain(), tmp_path)
-    rclpy.init()
-    node = rclpy.create_node("recorder")
-    yield node
-    node.destroy_node()
-    rclpy.shutdown()
+def node(tmp_path: Path) -> Any:
+    with default_context(tmp_path):
+        node = rclpy.create_node("recorder")
+        yield node
+        node.destroy_node()
 
 
 def test_a_bag_is_read_again_with_its_own_definitions(node: Any, tmp_path: Path) -> None:

@@ -22,7 +22,6 @@ from flashrt_ros.ros.parameters import DECLARATIONS
 
 ROOT = Path(__file__).resolve().parents[1]
 POLICY = ROOT / "launch" / "policy.launch.py"
-DOMAIN = int(os.environ.get("ROS_DOMAIN_ID", "17"))
 
 
 @pytest.fixture(autouse=True)
@@ -202,7 +201,10 @@ def test_launch_brings_the_node_up(real: bool, tmp_path: Path) -> None:
         launched = launch_double.evaluate(file, prefix, **arguments)
         (command,) = launched.commands
         environment = launched.environment
-    with running(command, DOMAIN, str(tmp_path), environment) as (process, asker):
+    with running(command, int(os.environ["ROS_DOMAIN_ID"]), str(tmp_path), environment) as (
+        process,
+        asker,
+    ):
         label = ""
         end_s = time.monotonic() + READY_S
         while label != "active":

@@ -19,20 +19,17 @@ from bag_files import START_NS, joint_rows, joint_state, write_mcap
 
 pytestmark = [pytest.mark.ros]
 
-DOMAIN = 57
 PATIENCE_S = 30.0
 
 
 @pytest.fixture
 def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    monkeypatch.setenv("ROS_AUTOMATIC_DISCOVERY_RANGE", "LOCALHOST")
-    monkeypatch.setenv("ROS_DOMAIN_ID", str(DOMAIN))
     monkeypatch.setenv("ROS_LOG_DIR", str(tmp_path / "log"))
     rclpy = pytest.importorskip("rclpy")
     from rclpy.executors import SingleThreadedExecutor
 
     context = rclpy.Context()
-    rclpy.init(context=context, domain_id=DOMAIN)
+    rclpy.init(context=context)
     made = rclpy.create_node("listener", context=context)
     executor = SingleThreadedExecutor(context=context)
     executor.add_node(made)

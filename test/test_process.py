@@ -1,0 +1,58 @@
+"""Pins that a ROS domain belongs to one process of ours from the moment that it is chosen.
+
+Nodes take seconds to start, and a domain looks free until they have: a demonstration that began in
+one that a test had just chosen would command the test's robot.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+
+import pytest
+
+from flashrt_ros import process
+from flashrt_ros.errors import UnsupportedError
+from flashrt_ros.process import Domain, with_this_package
+
+
+def test_a_domain_is_taken_before_anybody_takes_part_in_it() -> None:
+    with contextlib.closing(Domain(range(90, 100))) as first:
+        with contextlib.closing(Domain(range(90, 100))) as second:
+            assert second.id != first.id
+        with pytest.raises(UnsupportedError, match=f"no free ROS domain from {first.id} to"):
+            Domain([first.id])
+    with contextlib.closing(Domain([first.id])) as again:
+        assert again.id == first.id, "it was given back"
+
+
+def test_another_process_is_not_given_it() -> None:
+    with contextlib.closing(Domain()) as ours, contextlib.closing(Domain()) as free:
+        free.close()
+        code = f"from flashrt_ros.process import Domain; print(Domain({[ours.id, free.id]}).id)"
+        words = [sys.executable, "-c", code]
+        environment = with_this_package(os.environ)
+        found = subprocess.run(words, env=environment, capture_output=True, text=True, check=True)
+        assert int(found.stdout) == free.id
+
+
+def test_one_in_which_a_participant_listens_is_in_use() -> None:
+    with contextlib.closing(Domain()) as ours:
+        pass
+    # DDS-RTPS 9.6.2.3: the second participant of the domain.
+    listener = process._bound(7400 + 250 * ours.id + 12)
+    assert listener is not None
+    with contextlib.closing(listener), pytest.raises(UnsupportedError):
+        Domain([ours.id])
+
+
+@pytest.mark.ros
+def test_who_names_no_domain_is_in_that_of_the_session() -> None:
+    import rclpy
+
+    with rclpy.Context() as context:
+        assert context.get_domain_id() == int(os.environ["ROS_DOMAIN_ID"]) > 0
+        with pytest.raises(UnsupportedError):
+            Domain([context.get_domain_id()])
