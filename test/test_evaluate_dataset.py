@@ -14,9 +14,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from act_files import write_act
 from contract_examples import contract_dict
 from dataset_files import FPS, JOINTS, SIDE, TOP, action, picture, state, write_dataset
 from evaluate_bags import write_hold
+from lerobot_files import feature
 
 from flashrt_ros.contract.contract import Contract
 from flashrt_ros.contract.image.reader import ImageReader
@@ -312,3 +314,27 @@ def test_what_means_nothing_here_is_refused_or_told(root: Path) -> None:
         "20 frames a second, the contract's control rate is 50 Hz: one control step a frame"
     ]
     source.close()
+
+
+def test_a_policy_with_a_camera_sees_what_a_session_by_hand_sees(tmp_path: Path) -> None:
+    """ACT over rows and video, against steps made here: 0 to 1, channels first, as trained."""
+    lengths = (6, 5)
+    root = write_dataset(tmp_path / "set", lengths, image=False)
+    inputs = {"observation.state": feature("STATE", 3), TOP: feature("VISUAL", 3, 48, 64)}
+    directory = write_act(
+        tmp_path / "act", input_features=inputs, output_features={"action": feature("ACTION", 3)}
+    )
+    evaluator = Evaluator(Options((Candidate("act", str(directory)),)))
+    (track,) = evaluator.run(root).tracks
+    session = evaluator.sessions["act"]
+    video = VideoFile(root / f"videos/{TOP}/chunk-000/file-000.mp4")
+    for index, (episode, step) in enumerate((e, s) for e in range(2) for s in range(lengths[e])):
+        if not step:
+            session.reset_()
+        pixels = np.moveaxis(video.at(index / FPS), 2, 0).astype(np.float32)
+        seen = {"observation.state": state(episode, step), TOP: pixels / np.float32(255)}
+        values = session.step(seen).values.numpy()
+        assert np.array_equal(values, track.predicted_TA[index])
+    video.close()
+    evaluator.close()
+    assert len(np.unique(track.predicted_TA[:, 0])) == sum(lengths)
