@@ -21,6 +21,7 @@ from keyframe_cases import evaluate, options, write_bag, write_contract, write_r
 from flashrt_ros.cli import main
 from flashrt_ros.contract.contract import Contract
 from flashrt_ros.errors import StorageError
+from flashrt_ros.evaluate.binding import digest_of
 from flashrt_ros.evaluate.drive import Driver, DriverStanding, Pace
 from flashrt_ros.evaluate.evaluator import Candidate, Options
 from flashrt_ros.evaluate.keyframe import Keyframe, decode, encode
@@ -185,7 +186,7 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     given = options(tmp_path, "recurrent")
     bag = write_bag(tmp_path / "bag.mcap")
     (tmp_path / "bag.mcap.keyframes").write_text("a file in its place")
-    with pytest.raises(StorageError, match=r"bag\.mcap\.keyframes.*cannot be written"):
+    with pytest.raises(StorageError, match=r"bag\.mcap\.keyframes: expected a folder for keyf"):
         evaluate(dataclasses.replace(given, keyframes_s=0.5), bag)
 
 
@@ -218,3 +219,16 @@ def test_a_limiter_goes_on_as_another_stood(tmp_path: Path) -> None:
         assert len(set(sent)) <= 1
         assert other.standing == one.standing
     assert len(kinds) >= 7, "all of it happened"
+
+
+def test_files_of_one_name_are_told_apart(tmp_path: Path) -> None:
+    """As those of a data set's cameras; also from memory, and with times that say nothing."""
+    files = [tmp_path / side / "file-000.mp4" for side in ("left", "right")]
+    for file, content in zip(files, (b"one", b"two"), strict=True):
+        file.parent.mkdir()
+        file.write_bytes(content)
+        os.utime(file, (5, 5))
+    memory = tmp_path / "digests.json"
+    first = digest_of(files, memory)
+    assert digest_of(files, memory) == digest_of(files) == first
+    assert digest_of(files[::-1], memory) == digest_of(files[::-1]) != first

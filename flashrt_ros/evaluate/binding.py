@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
-import json
+import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -73,39 +74,42 @@ def digest_of(files: Sequence[Path], remembered: Path | None = None) -> str:
 
     Args:
         files: In this order.
-        remembered: File that keeps the digests; None: none does.
+        remembered: File that keeps the digests, where it can be written; None: none does.
 
     Raises:
-        StorageError: A file cannot be read, or the digests cannot be written.
+        StorageError: A file cannot be read.
     """
     known = _remembered(remembered)
     entries = []
     for file in files:
         try:
             status = file.stat()
-            entry = [file.name, str(status.st_size), str(status.st_mtime_ns)]
+            entry = [str(file), str(status.st_size), str(status.st_mtime_ns)]
             found = known.get("\n".join(entry))
             entries.append([*entry, found or _digest(file)])
         except OSError as error:
             raise StorageError(f"{file}: cannot be read: {error.strerror}") from error
     if remembered is not None and known.keys() != {"\n".join(entry[:3]) for entry in entries}:
-        write_atomically(remembered, js.canonical(entries))
-    contents = [[name, digest] for name, _, _, digest in entries]
+        with contextlib.suppress(StorageError):  # it will be read again, then
+            write_atomically(remembered, js.canonical(entries))
+    contents = [[Path(name).name, digest] for name, _, _, digest in entries]
     return hashlib.sha256(js.canonical(contents).encode()).hexdigest()
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Writes a file so that it is there whole or not at all.
+    """Writes a file so that it is there whole or not at all, however many write it at once.
 
     Raises:
         StorageError: It cannot be written.
     """
-    temporary = path.with_name(f".{path.name}.part")
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary.write_text(text, encoding="utf-8")
         temporary.replace(path)
     except OSError as error:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
         raise StorageError(f"{path}: cannot be written: {error.strerror}") from error
 
 
@@ -122,5 +126,5 @@ def _remembered(path: Path | None) -> dict[str, str]:
     try:
         found: Any = [] if path is None else js.parse(str(path), path.read_text(encoding="utf-8"))
         return {f"{name}\n{size}\n{time}": str(digest) for name, size, time, digest in found}
-    except (OSError, CorruptError, TypeError, ValueError, json.JSONDecodeError):
+    except (OSError, CorruptError, TypeError, ValueError):
         return {}

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from flashrt_ros.errors import CorruptError, FlashRTError, NotFoundError
+from flashrt_ros.errors import CorruptError, FlashRTError, NotFoundError, StorageError
 from flashrt_ros.evaluate.binding import (
     FILES,
     Binding,
@@ -84,13 +84,21 @@ class Keyframes:
         """Works out what keyframes must be bound to; reads all files of the source at first.
 
         Raises:
-            StorageError: A file cannot be read.
+            StorageError: A file cannot be read, or the folder not be made.
         """
         self.notices: list[str] = []
         self._sessions = sessions
         self._source = source
         self._root = folder_of(source.name, options.keyframe_folder)
         self._every_ns = round(options.keyframes_s * 1e9)
+        if self._every_ns:
+            try:
+                self._root.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise StorageError(
+                    f"{self._root}: expected a folder for keyframes that can be written, found "
+                    f"{error.strerror}; name another with --keyframe-folder"
+                ) from error
         recording = digest_of(source.files, self._root / FILES)
         self._bindings = {
             label: bind(recording, options, setting, session.state_id, session.exec_id)
