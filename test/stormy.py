@@ -76,7 +76,8 @@ class Stormy:
 
     def tick(self) -> None:
         planner = self.rig.planner
-        if planner is not None and planner.busy and self.chance.random() < 0.4:
+        done = self.chance.random() < 0.4
+        if planner is not None and planner.busy and done:
             self.gate.let_go()
             plan_ready(self.rig)
         self.position += [self.chance.gauss(0, 0.02), self.chance.gauss(0, 0.02)]

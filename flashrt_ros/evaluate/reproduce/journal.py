@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -223,7 +223,7 @@ class Journal:
                 look(step)
         for id_, events in numbers.items():
             run = self.runs[id_]
-            run.events = sorted(events, key=lambda event: event.sequence)
+            run.events = _linked(sorted(events, key=lambda event: event.sequence))
             for event in run.events:
                 if event.source_automatic:
                     run.boundaries[event.source_tick] += 1
@@ -249,6 +249,18 @@ class Journal:
             words = f"{topic}: {count} messages cannot be read"
             if words not in self.defects:
                 self.defects.append(words)
+
+
+def _linked(events: list[Event]) -> list[Event]:
+    """A load names the capsule that was saved under that name before, if one was."""
+    saved: dict[str, str] = {}
+    found = []
+    for event in events:
+        if event.kind == "save":
+            saved[event.file] = event.id
+        linked = event.kind == "load" and event.file in saved
+        found.append(replace(event, source_id=saved[event.file]) if linked else event)
+    return found
 
 
 def _find(reader: BagReader, node: str) -> str:

@@ -41,10 +41,11 @@ class Verbs:
         self.odd: Difference | None = None
         self._shelf = shelf
         self._events: deque[Event] = deque()
-        # Numbers of the last event, of the live state and of the step that is due; 0 and None:
+        # Numbers of the last event, of the step that is due and of the live state; None and 0:
         # not known.
-        self._sequence = self._generation = 0
+        self._sequence: int | None = None
         self._tick: int | None = None
+        self._generation = 0
         self._seed: int | None = None
         self._images = 0
         self._astray = False
@@ -53,8 +54,8 @@ class Verbs:
         """Another configure: nothing is known of its state."""
         self._events = deque(run.events)
         self._shelf.begin(run.uses, run.boundaries)
-        self._sequence = self._generation = 0
-        self._tick = None
+        self._sequence = self._tick = None
+        self._generation = 0
         self._seed = None if run.provenance is None else int(run.provenance["noise_key"])
         self.known, self.gap, self._astray = False, None, False
 
@@ -100,7 +101,7 @@ class Verbs:
         """The next thing happened at the boundary before this step."""
         if self._tick is None and where.tick == 0 and self._seed is not None:
             self._start("", self._seed, 0)
-            self._generation = 1
+            self._sequence, self._generation = 0, 1
         if self._tick is not None and where.tick != self._tick:
             self.lose(where, Lost.STEP, _steps_between(self._tick, where.tick))
         self._tick = where.tick
@@ -108,8 +109,8 @@ class Verbs:
     def _apply(self, event: Event) -> None:
         if event.kind in AT_A_BOUNDARY:
             self._stand_before(event.where)
-        expected = self._sequence + 1
-        if self._sequence and event.sequence > expected:
+        expected = event.sequence if self._sequence is None else self._sequence + 1
+        if event.sequence > expected:
             last = event.sequence - 1
             which = f"{expected}" if last == expected else f"{expected} to {last}"
             # Whether it changed the state is seen by the generation.
@@ -163,7 +164,9 @@ class Verbs:
         self.verbs["fork"] += 1
 
     def _load(self, event: Event) -> None:
-        image = self._shelf.load(event.file, event.source_tick)
+        image = self._shelf.take(event.source_id) if event.source_id else None
+        if image is None:
+            image = self._shelf.load(event.file, event.source_tick)
         if image is not None:
             self._shelf.put(event.id, image, event.noise_key)
         self.verbs["load"] += 1
