@@ -6,14 +6,17 @@ steps out, decides wrongly.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from evaluate_bags import wave
+from bag_files import START_NS, write_mcap
+from evaluate_bags import command, state, wave, write_contract, write_hold
 
 from flashrt_ros.evaluate import series
 from flashrt_ros.evaluate.conduct import gripper_figures, input_figures, splice_figures
+from flashrt_ros.evaluate.evaluator import Candidate, Evaluator, Options
 from flashrt_ros.evaluate.figures import horizon_figures, joint_figures
 from flashrt_ros.evaluate.series import lag_of, shifted, unbroken
 from flashrt_ros.evaluate.track import Track
@@ -240,3 +243,57 @@ def test_runs_end_at_gaps_and_at_episodes() -> None:
     values_T = np.arange(40.0)
     assert shifted(unbroken(broken_track()), values_T, 2)[27:29].tolist() == [25.0, 26.0]
     assert np.isnan(shifted(unbroken(broken_track()), values_T, -2)[23:25]).all()
+
+
+def test_delays_and_jerk_of_steps_at_another_pace_go_by_what_came(tmp_path: Path) -> None:
+    """Commands at 10 Hz set the pace, the contract says 50 Hz; a pause tears no pairs together."""
+    rows = []
+    for step in range(200):
+        now_ns = START_NS + step * 100_000_000 + (step >= 100) * 20_000_000_000
+        rows += [state(now_ns, wave(5 * step)), command(now_ns, wave(5 * (step + 3)))]
+    contract = write_contract(tmp_path / "contract.yaml")
+    policy = write_hold(tmp_path / "hold")
+    given = Options((Candidate("hold", str(policy)),), str(contract), steps="recorded")
+    evaluator = Evaluator(given)
+    try:
+        (track,) = evaluator.run(write_mcap(tmp_path / "bag.mcap", rows)).tracks
+    finally:
+        evaluator.close()
+    assert track.steps == 200
+    assert (track.period_s, track.pace_s) == (0.02, pytest.approx(0.1))
+    assert "control steps came every 100 ms" in track.remarks[0]
+    first = joint_figures(track)[0]
+    assert (first.lag_steps, first.lag_ms) == (3, pytest.approx(300.0))
+    assert first.mae_at_lag is not None
+    assert first.mae_at_lag < 1e-6  # with pairs over the pause it is a thousand times that
+    thirds_T = np.diff(track.recorded_TA[:100, 0], n=3), np.diff(track.recorded_TA[100:, 0], n=3)
+    jerk = np.sqrt(np.mean(np.square(np.concatenate(thirds_T)))) / 0.1**3
+    assert first.recorded_jerk == pytest.approx(jerk, rel=1e-9)
+
+
+def test_an_answer_shows_one_step_behind_on_a_grid_and_not_at_recorded_steps(
+    tmp_path: Path,
+) -> None:
+    """What docs/evaluate.md says of commands that are sent shortly after the observation."""
+    rows = []
+    for step in range(200):
+        now_ns = START_NS + step * 20_000_000
+        rows += [state(now_ns, wave(step)), command(now_ns + 5_000_000, wave(step))]
+    contract = write_contract(tmp_path / "contract.yaml")
+    policy = write_hold(tmp_path / "hold")
+    write_mcap(tmp_path / "bag.mcap", rows)
+    found = {}
+    for steps in ("rate", "recorded"):
+        given = Options((Candidate("hold", str(policy)),), str(contract), steps=steps)
+        evaluator = Evaluator(given)
+        try:
+            found[steps] = joint_figures(evaluator.run(tmp_path / "bag.mcap").tracks[0])[0]
+        finally:
+            evaluator.close()
+    on_grid, answered = found["rate"], found["recorded"]
+    assert (on_grid.lag_steps, on_grid.lag_ms) == (-1, -20.0)
+    assert on_grid.mae == pytest.approx(on_grid.baseline_hold_mae, rel=0.01)
+    assert on_grid.mae_at_lag is not None
+    assert answered.mae is not None
+    assert max(on_grid.mae_at_lag, answered.mae) < 1e-6
+    assert answered.lag_steps == 0

@@ -18,6 +18,7 @@ from keyframe_cases import evaluate, options, write_bag, write_contract
 
 from flashrt_ros.cli import main
 from flashrt_ros.errors import InvalidArgumentError
+from flashrt_ros.evaluate.drive import Pace
 from flashrt_ros.evaluate.evaluator import Candidate, Evaluator, Options
 from flashrt_ros.evaluate.fan import Fan
 from flashrt_ros.evaluate.fork import ForkPlan, fork, join
@@ -59,6 +60,24 @@ def test_the_branch_that_goes_on_as_it_was_is_the_run(kind: str, tmp_path: Path)
     labels = ["gru0, ", "gru1, "] if kind == "two" else [""]
     assert names == [f"{p}{w}" for p in labels for w in ("as it was", "branch 1", "branch 2")]
     assert None not in fan.diverges_at()
+
+
+def test_a_fork_waits_for_a_boundary_without_a_plan_under_way(tmp_path: Path) -> None:
+    given = options(tmp_path, "diffusion", Pace(2))
+    bag = write_bag(tmp_path / "bag.mcap", 5)
+    ((track,), _, _) = evaluate(given, bag)
+    waited = []
+    for at_s in np.arange(1.0, 1.1, 0.02).tolist():
+        plan = ForkPlan.of(at_s, ["diffusion"], 2, for_s=0.5)
+        fan = fork_of(given, bag, plan)
+        (begin,) = np.flatnonzero(track.index_T == fan.index)
+        rows = slice(begin, begin + len(fan.recorded_HA))
+        assert fan.actions_BHA[0].tobytes() == track.sent_TA[rows].tobytes()
+        waited.append(fan.index - round(at_s * 50))
+        # Who plans anew gives the plan up in any case.
+        at_once = fork_of(given, bag, dataclasses.replace(plan, replan=True))
+        assert at_once.index == round(at_s * 50)
+    assert set(waited) == {0, 1, 2}
 
 
 def test_keyframes_lead_to_the_same_fan_and_so_does_each_part_of_it(tmp_path: Path) -> None:

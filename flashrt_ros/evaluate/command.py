@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import functools
 import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flashrt_ros.errors import InvalidArgumentError, StorageError
+from flashrt_ros.errors import FlashRTError, InvalidArgumentError, StorageError
 from flashrt_ros.evaluate import engines, moments, output
 from flashrt_ros.evaluate.reproduce import command as again
 
@@ -134,7 +135,10 @@ def run(arguments: argparse.Namespace) -> int:
     thresholds = [Threshold.parse(text) for text in arguments.fail_if]
     arguments.sources = engines.sources_of(arguments.sources)
     options = options_of(arguments)
-    plan = moments.fork_of(arguments, [candidate.label for candidate in options.candidates])
+    labels = [candidate.label for candidate in options.candidates]
+    for threshold in thresholds:
+        threshold.check(labels)
+    plan = moments.fork_of(arguments, labels)
     engine = engines.engine_of(arguments)
     again.check(arguments)
     output.check(arguments)
@@ -173,7 +177,17 @@ def _here(
         # Of many sources one that cannot be evaluated must not cost the others.
         go = evaluator.run if len(arguments.sources) == 1 else evaluator.try_
         results = [go(path, line) for path in arguments.sources]
-        fans = [fork(evaluator, path, plan) for path in arguments.sources] if plan else []
+        fans = []
+        for number, result in enumerate(results):
+            if plan is None or result.source.error:
+                continue
+            try:
+                fans.append(fork(evaluator, result.source.name, plan))
+            except FlashRTError as error:
+                if len(results) == 1:
+                    raise
+                facts = dataclasses.replace(result.source, error=str(error))
+                results[number] = dataclasses.replace(result, source=facts)
         found = report.make(options, evaluator.policies(), results, thresholds)
     finally:
         evaluator.close()
@@ -247,13 +261,13 @@ def options_of(arguments: argparse.Namespace) -> Options:
         candidates=tuple(Candidate.parse(text) for text in arguments.policy),
         contract=arguments.contract,
         steps=arguments.steps,
-        episodes=EpisodeRule.parse(arguments.episodes) if arguments.episodes else None,
+        episodes=None if arguments.episodes is None else EpisodeRule.parse(arguments.episodes),
         remap=remap,
         unnamed_commands=arguments.unnamed_commands,
         grippers=tuple(arguments.gripper),
         survey=arguments.survey,
-        start_s=seconds("--from", arguments.begin) if arguments.begin else 0.0,
-        end_s=seconds("--to", arguments.end) if arguments.end else None,
+        start_s=0.0 if arguments.begin is None else seconds("--from", arguments.begin),
+        end_s=None if arguments.end is None else seconds("--to", arguments.end),
         seed=arguments.seed,
         task=arguments.task,
         device=arguments.device,

@@ -23,6 +23,7 @@ from flashrt_ros.evaluate.elements import Elements
 from flashrt_ros.evaluate.limits import Limiter, LimiterStanding
 from flashrt_ros.evaluate.timeline import Moment
 from flashrt_ros.evaluate.track import Track
+from flashrt_ros.runtime.number import check_int
 from flashrt_ros.runtime.session import PolicySession
 
 CHUNK = "chunk.actions"
@@ -40,6 +41,12 @@ class Pace:
 
     delay: int = 0
     plan_ahead: int | None = None
+
+    def __post_init__(self) -> None:
+        """Raises InvalidArgumentError where one of them is below 0."""
+        check_int("delay", self.delay, 0)
+        if self.plan_ahead is not None:
+            check_int("plan_ahead", self.plan_ahead, 0)
 
 
 @dataclass(frozen=True)
@@ -185,7 +192,7 @@ class Driver:
     def finish(self) -> Track:
         """The track of all moments taken; ends this driver, not its session."""
         remarks = []
-        if self._limiter is not None:
+        if self._limiter is not None and self._kept:
             if self._limiter.limited:
                 remarks.append(f"{self._limiter.limited} commands were changed by limits")
             remarks += [
@@ -194,7 +201,7 @@ class Driver:
             ]
         remarks += [f"{count} task texts were refused: {w}" for w, count in self._refused.items()]
         ages = self._ages.array() if self._ages is not None else np.empty((0, 0), np.float32)
-        return Track(
+        track = Track(
             policy=self.label,
             source=self._source,
             names=self._elements.names,
@@ -220,6 +227,13 @@ class Driver:
             splice_SA=self._splices.array(),
             remarks=remarks,
         )
+        if track.pace_s != track.period_s:
+            remarks.append(
+                f"control steps came every {track.pace_s * 1e3:.4g} ms, where the contract says "
+                f"{track.period_s * 1e3:.4g} ms: delays and jerk go by what came, and a row of a "
+                "chunk counts as one step"
+            )
+        return track
 
     def _heed(self, moment: Moment) -> None:
         """Jumps, episodes and task texts, in the node's order."""

@@ -13,6 +13,7 @@ from flashrt_ros.errors import ContractError, InvalidArgumentError
 
 FORMS = "gaps:SECONDS, topic:NAME or table:FILE"
 _SECONDS = re.compile(r"(\d+(?:\.\d*)?)\s*(ms|s|min)?")
+MOST_S = 1e9
 _FACTORS = {"ms": 1e-3, "s": 1.0, "min": 60.0, None: 1.0}
 TABLE_COLUMNS = ("start_s", "end_s")
 
@@ -30,7 +31,12 @@ def seconds(name: str, text: str) -> float:
     found = _SECONDS.fullmatch(text.strip())
     if found is None:
         raise InvalidArgumentError(f"{name}: expected a time such as 12.5s or 200ms, got {text!r}")
-    return float(found[1]) * _FACTORS[found[2]]
+    value = float(found[1]) * _FACTORS[found[2]]
+    if value > MOST_S:
+        raise InvalidArgumentError(
+            f"{name}: expected a time of at most {MOST_S:g} s, got {text!r}"
+        )
+    return value
 
 
 @dataclass(frozen=True)

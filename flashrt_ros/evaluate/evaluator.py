@@ -48,6 +48,8 @@ class Candidate:
     @classmethod
     def parse(cls, text: str) -> Candidate:
         """Reads ``LABEL=DIRECTORY`` or ``DIRECTORY``, whose last part is then the label."""
+        if not text.strip():
+            raise InvalidArgumentError(f"--policy: expected [LABEL=]DIRECTORY, found {text!r}")
         label, equals, path = text.partition("=")
         if equals and label and path and "/" not in label:
             return cls(label, path)
@@ -190,10 +192,15 @@ class Evaluator:
                 "--policy: expected policies with different labels, found "
                 f"{', '.join(sorted(twice)) or 'none'}; write LABEL=DIRECTORY"
             )
+        if options.end_s is not None and options.end_s <= options.start_s:
+            raise InvalidArgumentError(
+                f"--to {options.end_s:g} s: expected a time after --from {options.start_s:g} s"
+            )
         if options.threads:
             torch.set_num_threads(options.threads)
         self.options = options
         self.contract = Contract.load(options.contract) if options.contract else None
+        self._remap = _remap(options.remap, self.contract)
         self.sessions: dict[str, PolicySession] = {}
         try:
             for candidate in options.candidates:
@@ -233,7 +240,7 @@ class Evaluator:
             self.ports,
             options.steps,
             options.episodes,
-            options.remap,
+            self._remap,
             byte_ports,
             options.unnamed_commands,
         )
@@ -281,6 +288,12 @@ class Evaluator:
         options = self.options
         begin_ns = source.start_ns + round(options.start_s * 1e9)
         end_ns = None if options.end_s is None else source.start_ns + round(options.end_s * 1e9)
+        if begin_ns > source.end_ns:
+            length_s = (source.end_ns - source.start_ns) / 1e9
+            raise InvalidArgumentError(
+                f"{source.name}: --from: expected a time within its {length_s:.3f} s, found "
+                f"{options.start_s:g} s"
+            )
         drivers, moments = self.enter(source, begin_ns)
         for moment in moments:
             if end_ns is not None and moment.time_ns >= end_ns:
@@ -353,3 +366,21 @@ class Evaluator:
         session.host.task = session.check_task(options.task)
         session.snapshot(BEGINNING, pin=True)
         return session
+
+
+def _remap(given: Mapping[str, str], contract: Contract | None) -> dict[str, str]:
+    """By the contract's own names of its topics; with or without a slash in front is the same.
+
+    Raises:
+        InvalidArgumentError: The contract has no such topic.
+    """
+    if contract is None:
+        return dict(given)
+    names = [name for name, _, _ in contract.topics()] + [o.topic for o in contract.actions]
+    known = {name.strip("/"): name for name in names}
+    for name in given:
+        if name.strip("/") not in known:
+            raise InvalidArgumentError(
+                f"--remap {name}: expected a topic of the contract, it has {', '.join(names)}"
+            )
+    return {known[name.strip("/")]: recorded for name, recorded in given.items()}

@@ -88,8 +88,8 @@ def _joint(track: Track, runs: list[slice], a: int) -> JointFigures:
     both_T = np.isfinite(error_T)
     known_T = recorded_T[both_T]
     hold_T = np.where(both_T, shifted(runs, recorded_T, 1) - recorded_T, np.nan)
-    lag = lag_of(runs, predicted_T, recorded_T, track.period_s)
-    state_lag = lag_of(runs, state_T, recorded_T, track.period_s)
+    lag = lag_of(runs, predicted_T, recorded_T, track.pace_s)
+    state_lag = lag_of(runs, state_T, recorded_T, track.pace_s)
     return JointFigures(
         name=track.names[a],
         unit=track.units[a],
@@ -115,7 +115,7 @@ def _joint(track: Track, runs: list[slice], a: int) -> JointFigures:
 
 
 def _ms(lag: Lag | None, track: Track) -> Number:
-    return None if lag is None else lag.steps * track.period_s * 1e3
+    return None if lag is None else lag.steps * track.pace_s * 1e3
 
 
 def _mae_at(lag: Lag | None, runs: list[slice], after_T: F8, before_T: F8) -> Number:
@@ -127,7 +127,7 @@ def _mae_at(lag: Lag | None, runs: list[slice], after_T: F8, before_T: F8) -> Nu
 def _jerk(track: Track, runs: list[slice], values_T: F8) -> Number:
     """Steps that were not made leave gaps, over which nothing is taken."""
     thirds = [np.diff(values_T[run], n=3) for run in runs]
-    return rms(np.concatenate(thirds) / track.period_s**3) if thirds else None
+    return rms(np.concatenate(thirds) / track.pace_s**3) if thirds else None
 
 
 @dataclass(frozen=True)

@@ -153,19 +153,32 @@ def fork(evaluator: Evaluator, path: str, plan: ForkPlan) -> Fan:
 def _lead_up(
     evaluator: Evaluator, source: Source, plan: ForkPlan
 ) -> tuple[list[Driver], list[Moment]]:
-    """Drivers that stand before the fork, and the moments behind it."""
+    """Drivers that stand before the fork, and the moments behind it.
+
+    A plan that runs beside is in no capsule: the fork waits for the next boundary without one, so
+    that the first branch is the run itself. Whoever plans anew does not need to.
+    """
     at_ns = source.start_ns + round(plan.at_s * 1e9)
-    end_ns = at_ns + round(plan.for_s * 1e9)
+    for_ns = round(plan.for_s * 1e9)
+    waits = not plan.replan and any(branch.task is None for branch in plan.branches)
     drivers, moments = evaluator.enter(source, at_ns)
     found: list[Moment] = []
+    end_ns = at_ns + for_ns
     for moment in moments:
-        if moment.time_ns >= end_ns:
-            break
-        if moment.time_ns >= at_ns:
-            found.append(moment)
-            continue
+        if found or moment.time_ns >= at_ns:
+            if moment.time_ns >= end_ns:
+                break
+            if found or not waits or not any(driver.session.planning for driver in drivers):
+                end_ns = end_ns if found else max(end_ns, moment.time_ns + for_ns)
+                found.append(moment)
+                continue
         for driver in drivers:
             driver.take(moment, keep=False)
+    if not found and waits and any(driver.session.planning for driver in drivers):
+        raise InvalidArgumentError(
+            f"{source.name}: --fork-at: expected a boundary without a plan under way within "
+            f"{plan.for_s:g} s, found none; --fork-replan gives it up"
+        )
     if not found:
         length_s = (source.end_ns - source.start_ns) / 1e9
         raise InvalidArgumentError(

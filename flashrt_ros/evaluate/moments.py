@@ -50,9 +50,7 @@ def add_arguments(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--branch-tasks", nargs="+", default=(), metavar="TEXT", help="a task for each branch"
     )
-    group.add_argument(
-        "--fork-for", default="2s", metavar="TIME", help="how long branches run (default: 2s)"
-    )
+    group.add_argument("--fork-for", metavar="TIME", help="how long branches run (default: 2s)")
     group.add_argument(
         "--fork-replan",
         action="store_true",
@@ -71,10 +69,10 @@ def fork_of(arguments: argparse.Namespace, policies: Sequence[str]) -> ForkPlan 
         InvalidArgumentError: A time, a seed or a number of branches is none.
     """
     from flashrt_ros.evaluate.episodes import seconds
-    from flashrt_ros.evaluate.fork import ForkPlan
+    from flashrt_ros.evaluate.fork import FOR_S, ForkPlan
 
     if arguments.fork_at is None:
-        for option in ("branches", "branch_seeds", "branch_tasks", "fork_replan"):
+        for option in ("branches", "branch_seeds", "branch_tasks", "fork_for", "fork_replan"):
             if getattr(arguments, option):
                 raise InvalidArgumentError(
                     f"--{option.replace('_', '-')}: expected --fork-at TIME too, found none"
@@ -91,7 +89,7 @@ def fork_of(arguments: argparse.Namespace, policies: Sequence[str]) -> ForkPlan 
         count,
         arguments.branch_seeds,
         arguments.branch_tasks,
-        seconds("--fork-for", arguments.fork_for),
+        FOR_S if arguments.fork_for is None else seconds("--fork-for", arguments.fork_for),
         arguments.fork_replan,
     )
 

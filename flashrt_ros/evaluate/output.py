@@ -49,8 +49,12 @@ def check(arguments: argparse.Namespace) -> None:
         from flashrt_ros.evaluate.page.document import check as check_page
 
         check_page()
-        if not arguments.html.parent.is_dir():
-            raise NotFoundError(f"--html {arguments.html}: there is no such folder; make it first")
+        _check_file("--html", arguments.html)
+    if arguments.json is not None:
+        _check_file("--json", arguments.json)
+    for option in ("save_tracks", "mcap", "keyframe_folder", "work_folder"):
+        if given := getattr(arguments, option):
+            _check_folder(f"--{option.replace('_', '-')}", Path(given))
     if arguments.mcap_with_recording:
         _check_recordings(arguments)
     if arguments.mcap is not None:
@@ -58,6 +62,22 @@ def check(arguments: argparse.Namespace) -> None:
 
         for path in _mcap_paths(arguments):
             check_mcap(path)
+
+
+def _check_file(option: str, path: Path) -> None:
+    if path.is_dir():
+        raise InvalidArgumentError(f"{option} {path}: expected the name of a file, found a folder")
+    if not path.parent.is_dir():
+        raise NotFoundError(f"{option} {path}: there is no such folder; make it first")
+
+
+def _check_folder(option: str, path: Path) -> None:
+    """What is missing is made; nothing can be where a file is."""
+    if path.suffix == ".mcap" and option == "--mcap":
+        path = path.parent
+    there = next(each for each in (path, *path.absolute().parents) if each.exists())
+    if not there.is_dir():
+        raise InvalidArgumentError(f"{option} {path}: expected a folder, found the file {there}")
 
 
 def write(
@@ -84,6 +104,8 @@ def write(
         write_page(arguments.html, report, tracks, fans)
     if arguments.mcap is not None:
         for path, result in zip(_mcap_paths(arguments), results, strict=True):
+            if not result.tracks:  # a source that could not be evaluated
+                continue
             _write_mcap(path, result, arguments.mcap_with_recording)
 
 

@@ -15,12 +15,16 @@ import numpy.typing as npt
 
 from flashrt_ros.evaluate.track import F8, Track
 
+PAUSE = 3.0
+"""Periods between two moments above which they are not neighbours, of steps that set the pace."""
+
 
 def unbroken(track: Track) -> list[slice]:
-    """Stretches of moments whose index rises by one within one episode, in order."""
+    """Stretches of moments whose index rises by one within one episode and without a pause."""
     if not track.steps:
         return []
     broken = (np.diff(track.index_T) != 1) | (np.diff(track.episode_T) != 0)
+    broken |= np.diff(track.time_ns_T) > PAUSE * track.pace_s * 1e9
     edges = [0, *(np.flatnonzero(broken) + 1).tolist(), track.steps]
     return list(itertools.starmap(slice, itertools.pairwise(edges)))
 

@@ -100,7 +100,8 @@ def spread(
         _load(folder, path, outcome, job.series)
         for path, outcome in zip(paths, outcomes, strict=False)
     ]
-    return kept, _fans(folder, outcomes[len(paths) :], len(parts))
+    fans = _fans(folder, kept, outcomes[len(paths) :], len(parts))
+    return kept, fans
 
 
 def _parts(plan: ForkPlan, workers: int) -> list[ForkPlan]:
@@ -122,13 +123,21 @@ def _load(folder: WorkFolder, path: str, outcome: Outcome, series: bool) -> Kept
         return Kept(SourceFacts(path, error=str(error)))
 
 
-def _fans(folder: WorkFolder, outcomes: Sequence[Outcome], parts: int) -> list[Fan]:
+def _fans(
+    folder: WorkFolder, kept: list[Kept], outcomes: Sequence[Outcome], parts: int
+) -> list[Fan]:
+    """Fans; of several sources one that cannot be forked has an error, and the others go on."""
     fans = []
-    for begin in range(0, len(outcomes), max(1, parts)):
+    for number, begin in enumerate(range(0, len(outcomes), max(1, parts))):
         found = []
-        for outcome in outcomes[begin : begin + parts]:
-            if outcome.error:
-                raise InvalidArgumentError(f"--fork-at: {outcome.error}")
+        own, facts = outcomes[begin : begin + parts], kept[number].facts
+        if words := facts.error or next((each.error for each in own if each.error), ""):
+            if len(kept) == 1 and not facts.error:
+                raise InvalidArgumentError(words)
+            facts = dataclasses.replace(facts, error=words)
+            kept[number] = dataclasses.replace(kept[number], facts=facts)
+            continue
+        for outcome in own:
             fan = folder.load(outcome.key).fan
             assert fan is not None
             found.append(fan)

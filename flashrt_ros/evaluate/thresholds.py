@@ -141,27 +141,29 @@ class Threshold:
             )
         return cls(text.strip(), found["policy"] or "", joint, metric, found["operator"], number)
 
+    def check(self, labels: Sequence[str]) -> None:
+        """Raises InvalidArgumentError if it is about a policy that does not take part."""
+        if self.policy and self.policy not in labels:
+            raise InvalidArgumentError(
+                f"--fail-if {self.expression!r}: no run of policy {self.policy!r}; there are "
+                f"{', '.join(labels)}"
+            )
+
     def judge(self, runs: Sequence[Run]) -> list[dict[str, Any]]:
         """One entry of the report's ``thresholds`` for each run that it concerns.
 
         Raises:
             InvalidArgumentError: It concerns none; says which policies and joints there are.
         """
+        if not runs:  # no source could be evaluated
+            return [self._entry(self.policy, "", None, True)]
         found = []
         for run in runs:
             if self.policy and run["policy"] != self.policy:
                 continue
             value = self._value(run)
             failed = value is None or _OPERATORS[self.operator](value, self.number)
-            found.append(
-                {
-                    "expression": self.expression,
-                    "policy": run["policy"],
-                    "source": run["source"],
-                    "value": value,
-                    "passed": not failed,
-                }
-            )
+            found.append(self._entry(run["policy"], run["source"], value, failed))
         if not found:
             labels = ", ".join(dict.fromkeys(run["policy"] for run in runs)) or "none"
             raise InvalidArgumentError(
@@ -169,6 +171,17 @@ class Threshold:
                 f"{labels}"
             )
         return found
+
+    def _entry(
+        self, policy: str, source: str, value: float | None, failed: bool
+    ) -> dict[str, Any]:
+        return {
+            "expression": self.expression,
+            "policy": policy,
+            "source": source,
+            "value": value,
+            "passed": not failed,
+        }
 
     def _value(self, run: Run) -> float | None:
         if self.joint:

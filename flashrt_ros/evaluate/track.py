@@ -23,6 +23,8 @@ I8 = npt.NDArray[np.int64]
 I4 = npt.NDArray[np.int32]
 Flags = npt.NDArray[np.bool_]
 
+PACE = 0.01
+"""Share of a control period up to which what passes between two steps is the jitter of clocks."""
 HASHED = (
     "index_T",
     "episode_T",
@@ -105,6 +107,14 @@ class Track:
     def steps(self) -> int:
         """T."""
         return len(self.index_T)
+
+    @property
+    def pace_s(self) -> float:
+        """Usual time between two steps: ``period_s``, unless recorded commands set a pace."""
+        between_ns = np.diff(self.time_ns_T)[np.diff(self.index_T) == 1]
+        usual_s = float(np.median(between_ns)) * 1e-9 if between_ns.size else 0.0
+        other = usual_s > 0 and abs(usual_s - self.period_s) > PACE * self.period_s
+        return usual_s if other else self.period_s
 
     def save(self, path: Path) -> None:
         """Writes it as ``.npz``, without pickles."""

@@ -14,6 +14,12 @@ if TYPE_CHECKING:
     from flashrt_ros.evaluate.evaluator import Options
     from flashrt_ros.evaluate.reproduce.finding import Reproduction
 
+NOT_HERE = (
+    *("fail_if", "fork_at", "mcap", "episodes", "remap", "unnamed_commands", "delay"),
+    *("plan_ahead", "keyframes", "seed", "task", "save_tracks", "work_folder", "survey"),
+)
+"""Options of an evaluation that mean nothing where all of it is on record."""
+
 
 def add_arguments(group: argparse._ArgumentGroup) -> None:
     """Declares the options."""
@@ -51,7 +57,9 @@ def check(arguments: argparse.Namespace) -> None:
         raise InvalidArgumentError(
             f"--reproduce: expected one --policy, the recorded one, found {len(arguments.policy)}"
         )
-    others = {"fail_if": "--fail-if", "fork_at": "--fork-at", "mcap": "--mcap", "begin": "--from"}
+    others = {"begin": "--from", "end": "--to"} | {
+        name: f"--{name.replace('_', '-')}" for name in NOT_HERE
+    }
     if arguments.engine != "serial":
         raise InvalidArgumentError(
             f"--engine {arguments.engine}: expected serial with --reproduce, which goes from one"
