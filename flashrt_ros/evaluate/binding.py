@@ -70,7 +70,7 @@ def differences(one: Binding, other: Binding) -> list[str]:
 def digest_of(files: Sequence[Path], remembered: Path | None = None) -> str:
     """Digest over names and contents.
 
-    A file of the same size and time of change as remembered is not read again.
+    A file of the same size and times of change as remembered is not read again.
 
     Args:
         files: In this order.
@@ -84,7 +84,9 @@ def digest_of(files: Sequence[Path], remembered: Path | None = None) -> str:
     for file in files:
         try:
             status = file.stat()
-            entry = [str(file), str(status.st_size), str(status.st_mtime_ns)]
+            # The second is what no copy and no ``touch`` can set back.
+            changed = f"{status.st_mtime_ns} {status.st_ctime_ns}"
+            entry = [str(file), str(status.st_size), changed]
             found = known.get("\n".join(entry))
             entries.append([*entry, found or _digest(file)])
         except OSError as error:

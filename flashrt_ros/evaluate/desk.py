@@ -14,6 +14,13 @@ from flashrt_ros.evaluate.fork import ForkPlan, fork
 from flashrt_ros.evaluate.source import open_source
 from flashrt_ros.evaluate.work_folder import Kept, WorkFolder, key_of
 
+ELSEWHERE = frozenset(
+    {"candidates", "contract", "device", "numerics", "trust", "threads", "capsules"}
+    | {"keyframes_s", "keyframe_folder", "enters_keyframes"}
+)
+"""Options that are bound by what is at their paths, by ids, or that change no result. All others,
+new ones too, make another result."""
+
 
 @dataclass(frozen=True)
 class Unit:
@@ -130,6 +137,10 @@ class Desk:
             [label, sorted(bind(recording, options, setting, *ids).items())]
             for label, ids in job.ids.items()
         ]
-        span = [repr(options.start_s), repr(options.end_s), options.survey, job.series]
+        others = [
+            f"{each.name}: {getattr(options, each.name)!r}"
+            for each in dataclasses.fields(options)
+            if each.name not in ELSEWHERE
+        ]
         plan = None if unit.fork is None else repr(dataclasses.astuple(unit.fork))
-        return key_of([unit.path, bindings, span, plan])
+        return key_of([unit.path, bindings, others, job.series, plan])

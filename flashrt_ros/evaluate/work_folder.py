@@ -109,8 +109,9 @@ class WorkFolder:
             try:
                 part.rename(self.path / key)
             except OSError:
-                if not self.has(key):
-                    raise
+                if not self.has(key):  # what is there is a wreck, half removed
+                    self.remove(key)
+                    part.rename(self.path / key)
         except OSError as error:
             raise StorageError(f"{part}: cannot be written: {error.strerror}") from error
         finally:
@@ -145,8 +146,12 @@ class WorkFolder:
             ) from error
 
     def remove(self, key: str) -> None:
-        """Removes a result."""
-        shutil.rmtree(self.path / key, ignore_errors=True)
+        """Removes a result, or whatever there is in its place."""
+        place = self.path / key
+        if place.is_dir() and not place.is_symlink():
+            shutil.rmtree(place, ignore_errors=True)
+        else:
+            place.unlink(missing_ok=True)
 
     def sweep(self) -> None:
         """Removes what those have left half-done that were killed long ago."""
