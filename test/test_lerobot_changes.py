@@ -127,5 +127,18 @@ def test_it_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert f"changed by {CHANGES}: n_action_steps: 1 instead of 4" in shown
 
 
+def test_a_policy_says_it_of_itself(tmp_path: Path) -> None:
+    directory = write_act(tmp_path, new_in_0_9=1)
+    assert load_policy(directory).origin == (
+        f"{directory}/config.json: nothing reads the keys new_in_0_9",
+    )
+    said = load_policy(change(directory, temporal_ensemble_coeff=0.01)).origin
+    assert said[:2] == (
+        f"{directory}/{CHANGES}: temporal_ensemble_coeff is 0.01 instead of null",
+        f"{directory}/{CHANGES}: n_action_steps is 1 instead of 4",
+    )
+    assert load_policy(write_act(tmp_path / "plain")).origin == ()
+
+
 def test_every_family_says_what_may_be_changed() -> None:
     assert set(CHANGEABLE) == set(FAMILIES)

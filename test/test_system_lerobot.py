@@ -23,6 +23,7 @@ from stage import Stage
 from test_lerobot_inspect import SPOILED
 
 from flashrt_ros.contract.template import make_template
+from flashrt_ros.policies.lerobot.changes import CHANGES
 from flashrt_ros.policies.registry import load_policy
 
 pytestmark = pytest.mark.ros
@@ -31,7 +32,7 @@ FEATURES = {
     "input_features": {STATE: feature("STATE", 2), FRONT: feature("VISUAL", 3, 32, 48)},
     "output_features": {ACTION: feature("ACTION", 2)},
 }
-ENSEMBLE = {"temporal_ensemble_coeff": 0.01, "n_action_steps": 1}
+ENSEMBLE = {"temporal_ensemble_coeff": 0.01}
 
 
 @pytest.fixture(scope="module")
@@ -94,12 +95,17 @@ def actions(stage: Stage, generation: int, step: int) -> list[tuple[str, list[fl
 def test_a_checkpoint_runs_and_comes_back(
     stage: Stage, tmp_path: Path, changed: dict[str, Any]
 ) -> None:
-    directory = checkpoint(tmp_path / "model", **changed)
+    directory = checkpoint(tmp_path / "model", new_in_0_9=1)
+    (directory / CHANGES).write_text(json.dumps(changed))
     # When a plan that runs ahead is adopted depends on how long it took.
     stage.activate(str(directory), contract=contract(directory), plan_ahead=0)
     camera = Camera(stage)
     stage.wait_running()
     stage.wait_steps(6)
+    said = [line for line in stage.process.output().splitlines() if str(directory) in line]
+    assert any("config.json: nothing reads the keys new_in_0_9" in line for line in said)
+    words = f"{CHANGES}: temporal_ensemble_coeff is 0.01 instead of null"
+    assert any(words in line for line in said) is bool(changed)
     # An ensemble of one image alone would have settled: what is remembered must matter.
     stage.do("pause")
     cut = stage.do("snapshot", name="cut").capsule

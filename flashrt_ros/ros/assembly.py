@@ -160,7 +160,7 @@ def _introduce(session: PolicySession, asked_bytes: int, outlet: Outlet) -> None
             words = f"{finding.subject}: {finding.text}; {finding.cure}"
             outlet.log("warn", f"device {device.name}: {words}")
     outlet.log("info", forecast.line())
-    for words in session.policy.remarks:
+    for words in (*session.policy.origin, *session.policy.remarks):
         outlet.log("info", words)
     if session.plain:
         outlet.log("warn", f"plans run without a capture: {session.plain}")

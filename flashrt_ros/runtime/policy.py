@@ -167,6 +167,8 @@ class Policy(abc.ABC):
     numerics: str = "exact"
     """How it calculates, in words; part of the exec id, not of the state id. Anything but
     ``exact`` is another arithmetic of the same weights, which rounds otherwise."""
+    origin: tuple[str, ...] = ()
+    """What of where it comes from is worth a line in the log, such as settings changed."""
     remarks: tuple[str, ...] = ()
     """What is worth a line in the log once it was probed."""
     task_observes: bool = False

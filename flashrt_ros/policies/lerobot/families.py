@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import importlib
+import json
 from collections.abc import Callable
 from typing import cast
 
 from flashrt_ros.errors import CheckpointError
 from flashrt_ros.policies.checkpoint import CONFIG
 from flashrt_ros.policies.fast.mode import Numerics
+from flashrt_ros.policies.lerobot.changes import CHANGES
 from flashrt_ros.policies.lerobot.checkpoint import LeRobotCheckpoint
 from flashrt_ros.runtime.policy import Policy
 
@@ -43,4 +45,19 @@ def make(checkpoint: LeRobotCheckpoint, numerics: Numerics = Numerics.EXACT) -> 
     factory = cast(
         Callable[[LeRobotCheckpoint, Numerics], Policy], importlib.import_module(module).make
     )
-    return factory(checkpoint, numerics)
+    policy = factory(checkpoint, numerics)
+    policy.origin = _origin(checkpoint)
+    return policy
+
+
+def _origin(checkpoint: LeRobotCheckpoint) -> tuple[str, ...]:
+    """What a user should know of it who does not inspect it; a policy was made from it."""
+    changes = tuple(
+        f"{checkpoint.directory / CHANGES}: {key} is {json.dumps(value)} instead of "
+        f"{json.dumps(checkpoint.config.get(key))}"
+        for key, value in checkpoint.changes.items()
+    )
+    if not checkpoint.unknown:
+        return changes
+    keys = ", ".join(checkpoint.unknown)
+    return (*changes, f"{checkpoint.directory / CONFIG}: nothing reads the keys {keys}")
