@@ -18,9 +18,10 @@ from test_plans_ahead import Arm
 from trajectory_controller import Follower, trajectory_fault
 
 from flashrt_ros.contract import Command, Contract
-from flashrt_ros.errors import ContractError
+from flashrt_ros.errors import ContractError, SpecError
 from flashrt_ros.ros.messages import fill
 from flashrt_ros.ros.motion import Mode
+from flashrt_ros.runtime.policy import Buffers
 
 TRAJECTORY = "trajectory_msgs/msg/JointTrajectory"
 ROWS = 4
@@ -229,6 +230,22 @@ def test_wrong_entries_are_named(changes: dict[str, Any], words: str) -> None:
     fields = contract_dict(actions=[action(**changes)], start="unchecked")
     with pytest.raises(ContractError, match=words):
         Contract.from_dict(fields)
+
+
+class Scaled(FollowChunks):
+    """Keeps its chunk in a range of its own, as a policy may that was written elsewhere."""
+
+    def act(self, state: Buffers, inputs: Buffers, outputs: Buffers) -> None:
+        super().act(state, inputs, outputs)
+        outputs["action_out"].mul_(0.9)
+
+
+def test_rows_that_are_not_the_actions_that_are_taken_never_leave() -> None:
+    arm = Rig(Scaled(), actions=[action()])
+    run(arm, 1)
+    with pytest.raises(SpecError, match=r"expected row 0 of chunk.actions to be the action that"):
+        run(arm, 1)
+    assert not arm.out.sent
 
 
 def test_a_policy_without_chunks_is_refused() -> None:

@@ -98,6 +98,7 @@ def test_status_says_why_the_arm_does_not_move(stage: Stage, type_: Type) -> Non
         ),
         (["call", "snapshot", "pin=perhaps"], "pin: expected boolean, found 'perhaps'"),
         (["call", "rollback", "steps=-1"], "steps: expected uint"),
+        (["call", "fork", "seeds=[1,"], "seeds: expected sequence<uint64>, found '[1,'"),
         (["call", "activate", "now=1"], "activate: expected no fields"),
         (
             ["call", "stop", "--node", "/other", "--timeout", "1"],

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 from flashrt_ros.msg import PolicyStatus
+from lifecycle_msgs.msg import Transition
 from rclpy.qos import ReliabilityPolicy
 from stage import Stage, arm_contract
 
@@ -51,6 +52,13 @@ def test_every_name_follows_namespace_node_name_and_remaps(stage: Stage) -> None
     stage.do("stop")
     stage.wait_status(PolicyStatus.STOPPED)
     stage.do("clear_stop")
+
+
+def test_commands_that_a_remap_makes_measured_positions_are_refused(stage: Stage) -> None:
+    stage.prepare(contract=arm_contract(topic=STATES))
+    assert not stage.change(Transition.TRANSITION_CONFIGURE)
+    words = f"says where it is, found {STATES}, which actions[0] commands"
+    assert words in stage.process.output()
 
 
 def test_qos_overrides_reach_the_middleware_and_those_of_no_topic_are_said(stage: Stage) -> None:

@@ -16,6 +16,7 @@ from flashrt_ros.contract.entries import (
     read_task_input,
 )
 from flashrt_ros.contract.frames import INPUTS as FRAME_INPUTS
+from flashrt_ros.contract.loops import refuse_loops
 from flashrt_ros.contract.schema import KEYS, Input, Observation, Output, Part, Qos, Start
 from flashrt_ros.contract.section import Faults, Section, lines_of, parse
 from flashrt_ros.contract.stop import StopInput
@@ -121,6 +122,7 @@ class Contract:
             lines=lines_of(value),
         )
         _check_topics(contract, top)
+        refuse_loops(contract)
         return contract
 
     def check(self, ports: Ports, layout: Sequence[BufferSpec] = ()) -> None:

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from flashrt_ros.contract.horizon import Ahead
+from flashrt_ros.errors import SpecError
 from flashrt_ros.runtime.policy import Action
 from flashrt_ros.runtime.preview import CHUNK
 
@@ -18,11 +19,24 @@ def rows_ahead(session: Any, action: Action) -> Ahead:
     Args:
         session: A ``PolicySession`` whose policy keeps a chunk; it stands behind the action.
         action: The one that was taken last. Rows are copied from the device only when asked for.
+
+    Raises:
+        SpecError: By ``rows``: the action is not its row of the chunk, so nobody knows what the
+            others are.
     """
     rows_HA, length = session.arena.state[CHUNK], session.host.length
 
     def after() -> npt.NDArray[np.float64]:
-        left_KA = rows_HA[action.index + 1 : length].detach().to("cpu")
-        return np.asarray(left_KA.numpy(), dtype=np.float64)
+        left_KA = rows_HA[action.index : length].detach().to("cpu")
+        found_KA = np.asarray(left_KA.numpy(), dtype=np.float64)
+        taken_A = np.asarray(action.values, dtype=np.float64)
+        if not len(found_KA) or not np.allclose(found_KA[0], taken_A, equal_nan=True):
+            row = found_KA[:1].tolist() or "none"
+            raise SpecError(
+                f"horizon: chunk: expected row {action.index} of {CHUNK} to be the action that "
+                f"was taken, {taken_A.tolist()}, found {row}: this policy keeps something else "
+                "there; set horizon: step"
+            )
+        return found_KA[1:]
 
     return Ahead((action.generation, session.host.episode, action.chunk), action.index, after)

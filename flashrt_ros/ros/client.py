@@ -162,7 +162,12 @@ def read_fields(verb: str, words: Sequence[str]) -> dict[str, Any]:
         if not equals or name not in types:
             raise InvalidArgumentError(f"{verb}: expected NAME=VALUE of {known}, found {word!r}")
         kind = types[name]
-        value = text if kind == "string" else yaml.safe_load(text)
+        try:
+            value = text if kind == "string" else yaml.safe_load(text)
+        except yaml.YAMLError:
+            raise InvalidArgumentError(
+                f"{verb}: {name}: expected {kind}, found {text!r}"
+            ) from None
         if kind.startswith("sequence") and not isinstance(value, list):
             value = [value]
         if not _fits(kind, value):

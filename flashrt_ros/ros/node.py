@@ -15,6 +15,7 @@ from rclpy.duration import Duration
 from rclpy.lifecycle import LifecycleNode, LifecycleState, TransitionCallbackReturn
 
 from flashrt_ros.contract import Contract
+from flashrt_ros.contract.loops import refuse_loops
 from flashrt_ros.errors import FlashRTError, InternalError
 from flashrt_ros.ros.assembly import apply_change, introduce, make_stepper
 from flashrt_ros.ros.commander import Commander
@@ -180,6 +181,7 @@ class PolicyNode(LifecycleNode):
         policy_name = settings.needed("policy")
         contract = Contract.load(contract_path(settings.needed("contract")))
         require_interfaces(contract)
+        refuse_loops(contract, self.resolve_topic_name)
         self._contract = contract
         settings.locked = True
         self._losses.clear()
