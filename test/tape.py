@@ -5,7 +5,7 @@ What a test cuts out or changes is done to the rows before they are written.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,6 +15,7 @@ from control_rig import Rig
 from rclpy.serialization import serialize_message
 from rosbags.rosbag2 import StoragePlugin, Writer
 
+from flashrt_ros.bag.reader import BagReader
 from flashrt_ros.bag.survey import decode
 from flashrt_ros.demo.record import typestore
 from flashrt_ros.ros import messages
@@ -35,6 +36,23 @@ class Row(NamedTuple):
     def decoded(self) -> Any:
         """As rosbags has it."""
         return decode(self.cdr, self.type, STORE)[0]
+
+
+def write_rows(folder: Path, rows: Iterable[Row]) -> Path:
+    """Writes a bag."""
+    with Writer(folder, version=9, storage_plugin=StoragePlugin.MCAP) as bag:
+        connections: dict[str, Any] = {}
+        for row in rows:
+            if row.topic not in connections:
+                connections[row.topic] = bag.add_connection(row.topic, row.type, typestore=STORE)
+            bag.write(connections[row.topic], row.time_ns, row.cdr)
+    return folder
+
+
+def read_rows(bag: Path) -> list[Row]:
+    """All messages of a bag."""
+    with BagReader(bag) as reader:
+        return [Row(m.topic, m.type, m.time_ns, bytes(m.cdr)) for m in reader.messages()]
 
 
 class Tape:
@@ -74,15 +92,7 @@ class Tape:
 
     def write(self, folder: Path, edit: Callable[[Row], Row | None] = lambda row: row) -> Path:
         """Writes a bag of what ``edit`` leaves."""
-        with Writer(folder, version=9, storage_plugin=StoragePlugin.MCAP) as bag:
-            connections: dict[str, Any] = {}
-            for row in filter(None, map(edit, self.rows)):
-                if row.topic not in connections:
-                    connections[row.topic] = bag.add_connection(
-                        row.topic, row.type, typestore=STORE
-                    )
-                bag.write(connections[row.topic], row.time_ns, row.cdr)
-        return folder
+        return write_rows(folder, filter(None, map(edit, self.rows)))
 
     def _ours(self, name: str, message: Any) -> None:
         kind = f"{OURS}{type(message).__name__}"

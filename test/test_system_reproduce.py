@@ -12,13 +12,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import xxhash
 from flashrt_ros.msg import CapsuleEvent, PolicyStep, Provenance
 from sensor_msgs.msg import JointState
 from stage import Stage, arm_contract
+from tape import read_rows, write_rows
 
 from flashrt_ros.cli import main
 from flashrt_ros.demo.record import Recorder, Topic
-from flashrt_ros.evaluate.reproduce.finding import Reproduction, Verdict
+from flashrt_ros.evaluate.reproduce.finding import Lost, Reproduction, Verdict
 from flashrt_ros.evaluate.reproduce.work import reproduce
 
 pytestmark = pytest.mark.ros
@@ -64,7 +66,7 @@ def recorded(stage: Stage, policy: str, bag: Path, contract: Any = None) -> int:
         stage.wait_steps(8)
         stage.do("pause")
         stage.peer.wait(lambda: len(stage.steps) <= recorder.counts["policy/policy_step"], "bag")
-    return len(stage.steps)
+    return recorder.counts["policy/policy_step"]
 
 
 def again(bag: Path, policy: str, folder: Path | None = None) -> Reproduction:
@@ -83,6 +85,23 @@ def test_a_running_node_is_reproduced(stage: Stage, policy: str, tmp_path: Path)
     assert found.verbs == {"snapshot": 1, "fork": 1, "restore": 2, "rollback": 1, "reset": 1}
     assert found.capsules == 1
     assert found.changes == []
+    check_controls(tmp_path, policy)
+
+
+def check_controls(folder: Path, policy: str) -> None:
+    """Without a message that was used, or a verb, it is not reproduced, and it is said why."""
+    rows = read_rows(folder / "bag")
+    steps = [row.decoded() for row in rows if row.type.endswith("/PolicyStep")]
+    events = [row for row in rows if row.type.endswith("/CapsuleEvent")]
+    used = [step for step in steps if step.adopted][2].observations[0].digest
+    message = next(row for row in rows if xxhash.xxh3_64_intdigest(row.cdr) == used)
+    verb = next(row for row in events if row.decoded().kind == CapsuleEvent.RESTORE)
+    for name, lost, victim in (("m", Lost.INPUT, message), ("v", Lost.EVENT, verb)):
+        bag = write_rows(folder / name, [row for row in rows if row is not victim])
+        found = again(bag, policy)
+        assert found.verdict is Verdict.INCOMPLETE, found.text()
+        assert lost in {gap.lost for gap in found.gaps}
+        assert 0 < found.reproduced < found.steps
 
 
 def test_another_weight_is_named_and_where_it_first_matters(
