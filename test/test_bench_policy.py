@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import lerobot_stand_in
 import pytest
 import torch
 from diffusion_files import write
+from language_files import write_language
 
 from flashrt_ros import cli
 from flashrt_ros.bench import lerobot_peer, policy
@@ -62,6 +64,33 @@ def test_without_lerobot_it_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     result = policy.run(Options(quick=True, policy=str(write(tmp_path))))
     assert any("LeRobot is not installed" in note for note in result.notes)
     assert all(row.floor == "" for row in result.rows)
+
+
+def test_what_lerobot_refuses_is_timed_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """0.4 refuses what 0.6 wrote, and rtc_config in a Diffusion Policy."""
+
+    def refuse(directory: Path, device: str) -> None:
+        raise ValueError("The fields `pretrained_revision` are not valid\nand more")
+
+    monkeypatch.setattr(lerobot_peer, "installed", lambda: True)
+    monkeypatch.setattr(lerobot_peer, "LeRobotPeer", refuse)
+    result = policy.run(Options(quick=True, policy=str(write(tmp_path))))
+    (note,) = [note for note in result.notes if "LeRobot cannot load it" in note]
+    assert note.endswith("ValueError: The fields `pretrained_revision` are not valid")
+    assert {"plan", "act", "first step"} <= {row.case for row in result.rows}
+
+
+def test_lerobot_is_not_beside_its_own_network(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
+    lerobot_stand_in.install(monkeypatch)
+    monkeypatch.setattr(lerobot_peer, "installed", lambda: True)
+    result = policy.run(Options(quick=True, policy=str(write_language(tmp_path, "smolvla"))))
+    assert "The network is LeRobot's own, so LeRobot is not beside it." in result.notes
+    assert {"plan", "act", "first step"} <= {row.case for row in result.rows}
 
 
 def test_a_policy_without_plans_has_its_act_alone() -> None:

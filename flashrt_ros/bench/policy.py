@@ -17,7 +17,7 @@ from flashrt_ros.bench.harness import Case, Options, Samples, interleave
 from flashrt_ros.bench.report import Result, Row, make_row
 from flashrt_ros.errors import InvalidArgumentError
 from flashrt_ros.policies.checkpoint import read_config
-from flashrt_ros.policies.lerobot.families import is_lerobot
+from flashrt_ros.policies.lerobot.families import is_lerobot, runs_in_lerobot
 from flashrt_ros.policies.registry import load_policy
 from flashrt_ros.runtime.buffers import Arena
 from flashrt_ros.runtime.derived import derived_names
@@ -179,7 +179,19 @@ def _peer(options: Options, result: Result) -> lerobot_peer.LeRobotPeer | None:
     if not lerobot_peer.installed():
         result.notes.append("LeRobot is not installed, so its steps are not beside ours.")
         return None
-    return lerobot_peer.LeRobotPeer(directory, options.device)
+    if runs_in_lerobot(read_config(directory)["type"]):
+        result.notes.append("The network is LeRobot's own, so LeRobot is not beside it.")
+        return None
+    try:
+        return lerobot_peer.LeRobotPeer(directory, options.device)
+    except Exception as error:
+        # An older LeRobot refuses what a newer one wrote; ours can be timed all the same.
+        words = next(iter(str(error).strip().splitlines()), "")
+        result.notes.append(
+            f"LeRobot cannot load it, so its steps are not beside ours: {type(error).__name__}: "
+            f"{words}"
+        )
+        return None
 
 
 def _measure(

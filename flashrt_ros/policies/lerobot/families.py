@@ -14,12 +14,13 @@ from flashrt_ros.policies.lerobot.changes import CHANGES
 from flashrt_ros.policies.lerobot.checkpoint import LeRobotCheckpoint
 from flashrt_ros.runtime.policy import Policy
 
+_HOSTED = "flashrt_ros.policies.hosted.lerobot"
 FAMILIES: dict[str, str] = {
     "act": "flashrt_ros.policies.lerobot.act",
     "diffusion": "flashrt_ros.policies.diffusion.checkpoint",
-    "pi0": "flashrt_ros.policies.hosted.lerobot",
-    "pi05": "flashrt_ros.policies.hosted.lerobot",
-    "smolvla": "flashrt_ros.policies.hosted.lerobot",
+    "pi0": _HOSTED,
+    "pi05": _HOSTED,
+    "smolvla": _HOSTED,
 }
 """LeRobot's ``type`` to the module whose ``make(checkpoint, numerics)`` makes the policy."""
 
@@ -27,6 +28,11 @@ FAMILIES: dict[str, str] = {
 def is_lerobot(config: dict[str, object]) -> bool:
     """Whether a configuration is LeRobot's: of a known type, or with features as it has them."""
     return config.get("type") in FAMILIES or "input_features" in config or "input_shapes" in config
+
+
+def runs_in_lerobot(family: str) -> bool:
+    """Whether the network of a type is LeRobot's own, which then is needed."""
+    return FAMILIES.get(family) == _HOSTED
 
 
 def make(checkpoint: LeRobotCheckpoint, numerics: Numerics = Numerics.EXACT) -> Policy:
