@@ -142,6 +142,17 @@ def test_without_lerobot_it_says_what_to_install(
         load_policy(write_language(tmp_path, "pi0"))
 
 
+def test_a_torchvision_of_another_torch_is_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(kind: str) -> None:
+        raise RuntimeError("operator torchvision::nms does not exist")
+
+    monkeypatch.setattr(sys.modules["lerobot.policies.factory"], "get_policy_class", refuse)
+    with pytest.raises(UnsupportedError, match=r"not installed whole \(operator torchvision::nms"):
+        load_policy(write_language(tmp_path, "smolvla"))
+
+
 def test_what_lerobot_raises_is_told_in_one_line(tmp_path: Path) -> None:
     directory = write_language(tmp_path, "smolvla", broken=True, vlm_model_name="somebody/model")
     with pytest.raises(CheckpointError) as caught:

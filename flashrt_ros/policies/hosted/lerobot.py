@@ -116,7 +116,8 @@ def _load(checkpoint: LeRobotCheckpoint) -> tuple[Any, dict[str, str]]:
             configs = importlib.import_module("lerobot.configs.policies")
             factory = importlib.import_module("lerobot.policies.factory")
             chosen = factory.get_policy_class(checkpoint.type)
-        except ImportError as error:
+        except (ImportError, RuntimeError) as error:
+            # A torchvision of another torch fails with a RuntimeError.
             raise UnsupportedError(
                 f"{directory / CONFIG}: a policy of type {checkpoint.type!r} runs in LeRobot "
                 f"itself, which is not installed whole ({error}); install it into the node's "
