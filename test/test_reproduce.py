@@ -249,6 +249,39 @@ def test_without_provenance_it_is_said_that_nothing_can_be_compared(cut: Cut) ->
     assert any("/policy/provenance: none recorded" in words for words in found.remarks)
 
 
+@pytest.mark.parametrize("damage", [b"{", b"[", b'"', b"~"])
+@pytest.mark.parametrize("field", ["state_facts", "exec_facts", "contract", "versions"])
+def test_a_damaged_document_among_the_provenance_is_not_used(
+    field: str, damage: bytes, cut: Cut
+) -> None:
+    (victim,) = cut.rows("/provenance")
+    text = getattr(victim.decoded(), field).encode()
+    raw = victim.cdr.replace(
+        text, damage + text[1:] if damage != b"[" else b"[" + b" " * (len(text) - 2) + b"]"
+    )
+    assert raw != victim.cdr or damage == b"{"
+    found = cut.find(lambda row: row._replace(cdr=raw) if row is victim else row)
+    assert found.verdict is Verdict.REPRODUCED
+    told = any(f"/policy/provenance: {field} is damaged" in words for words in found.remarks)
+    assert told == (damage != b"{")
+
+
+@pytest.mark.parametrize(
+    "name", ["/policy_step", "/capsule_event", "/provenance", "/joint_states"]
+)
+def test_messages_that_two_recorders_wrote_count_once(name: str, cut: Cut) -> None:
+    rows = cut.life.tape.rows
+    cut.life.tape.rows = [row for row in rows for _ in range(1 + row.topic.endswith(name))]
+    try:
+        found = cut.find()
+    finally:
+        cut.life.tape.rows = rows
+    assert found.verdict is Verdict.REPRODUCED, found.text()
+    assert found.reproduced == len(cut.life.tape.steps)
+    told = f"/policy{name}: {len(cut.rows(name))} messages are there twice"
+    assert (told in found.remarks) == (name != "/joint_states")
+
+
 def test_a_recording_that_begins_late_goes_on_from_what_is_known(cut: Cut) -> None:
     steps = cut.life.tape.steps
     resets = [s.tick for s in steps if s.step == 0 and not s.capsule and s.tick > 10]

@@ -195,7 +195,9 @@ class Journal:
             if kind != PROVENANCE:
                 continue
             for _, _, message in self._messages({topic}):
-                return Contract.from_dict(json.loads(message.contract), message.contract_source)
+                facts = self._provenance(message)
+                if facts is not None:
+                    return Contract.from_dict(facts["contract"], message.contract_source)
         raise NotFoundError(
             f"{self._reader.path}: no contract on record ({self.node}/provenance): expected"
             " --contract FILE"
@@ -207,12 +209,7 @@ class Journal:
         for time_ns, kind, message in self._messages(set(self._topics)):
             run = self.runs.setdefault(message.run, Run(message.run))
             if kind == PROVENANCE:
-                run.provenance = {
-                    name: getattr(message, name) for name in ("policy", "device", "noise_key")
-                } | {
-                    name: json.loads(getattr(message, name) or "{}")
-                    for name in ("state_facts", "exec_facts", "contract", "versions")
-                }
+                run.provenance = self._provenance(message) or run.provenance
             elif kind == EVENT:
                 numbers[message.run].append(_event(message, time_ns))
             else:
@@ -235,18 +232,41 @@ class Journal:
         for time_ns, _, message in self._messages({self.topic}):
             yield _step(message, time_ns)
 
+    def _provenance(self, message: Any) -> dict[str, Any] | None:
+        """Its fields; None, with a word, where a document among them is damaged."""
+        found = {name: getattr(message, name) for name in ("policy", "device", "noise_key")}
+        try:
+            for name in ("state_facts", "exec_facts", "contract", "versions"):
+                found[name] = json.loads(getattr(message, name) or "{}")
+                if not isinstance(found[name], dict):
+                    raise ValueError("it is no object")
+        except ValueError as error:
+            words = f"{self.node}/provenance: {name} is damaged ({error}); not used"
+            if words not in self.defects:
+                self.defects.append(words)
+            return None
+        return found
+
     def _messages(self, topics: set[str]) -> Iterator[tuple[int, str, Any]]:
         faulty: Counter[str] = Counter()
+        twice: Counter[str] = Counter()
+        before: dict[str, bytes] = {}
         for message in self._reader.messages(topics):
             kind = self._topics[message.topic]
+            # Each has a number: the same bytes again are of a second recorder.
+            if message.cdr == before.get(message.topic):
+                twice[message.topic] += 1
+                continue
+            before[message.topic] = message.cdr
             try:
                 found, _ = decode(message.cdr, kind, self._store)
             except Exception:  # generated code promises nothing about what it raises
                 faulty[message.topic] += 1
                 continue
             yield message.time_ns, kind, found
-        for topic, count in faulty.items():
-            words = f"{topic}: {count} messages cannot be read"
+        told = [f"{topic}: {count} messages cannot be read" for topic, count in faulty.items()]
+        told += [f"{topic}: {count} messages are there twice" for topic, count in twice.items()]
+        for words in told:
             if words not in self.defects:
                 self.defects.append(words)
 

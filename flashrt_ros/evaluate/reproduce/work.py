@@ -285,7 +285,8 @@ def _recorded_threads(journal: Journal, device: str) -> int:
         return 0
     for run in journal.runs.values():
         if run.provenance is not None:
-            return int(run.provenance["exec_facts"].get(THREADS, 0))
+            threads = str(run.provenance["exec_facts"].get(THREADS, 0))
+            return int(threads) if threads.isdecimal() else 0
     return 0
 
 
