@@ -127,6 +127,8 @@ def test_a_work_folder_keeps_what_was_done(
 
 
 def test_the_hash_stays_whoever_is_killed(tmp_path: Path, bags: list[Path]) -> None:
+    # More than two workers can have ended with when the driver dies at the third.
+    bags += [write_arm(tmp_path / f"more{n}.mcap", 50 + n) for n in range(3)]
     words = words_of(tmp_path, bags, "spread_cases:Mortal")
     folder = tmp_path / "orders"
     assert main(words) == 1
@@ -137,14 +139,14 @@ def test_the_hash_stays_whoever_is_killed(tmp_path: Path, bags: list[Path]) -> N
     order(folder, "driver", "later", "later", "now")
     assert command(spread, folder).returncode == -signal.SIGKILL
     before = times(work)
-    assert 1 <= len(before) <= 4
+    assert 1 <= len(before) < 7
     order(folder, "self", "now")
     done = command(spread, folder)
     assert done.returncode == 1, done.stderr
     assert not orders_left(folder, "self"), "a worker was killed"
     assert same(report(tmp_path), plain)
     after = times(work)
-    assert len(after) == 4
+    assert len(after) == 7
     assert {key: after[key] for key in before} == before, "what was done is not done anew"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import hashlib
 import uuid
 from collections.abc import Mapping, Sequence
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import xxhash
 
+import flashrt_ros
 from flashrt_ros import __version__
 from flashrt_ros.errors import CorruptError, StorageError
 from flashrt_ros.evaluate.timeline import Setting
@@ -22,6 +24,25 @@ if TYPE_CHECKING:
 
 BLOCK_BYTES = 1 << 22
 FILES = "files.json"
+
+ELSEWHERE = frozenset(
+    {
+        "candidates",  # in the state id
+        "contract",  # its content is bound, not its name
+        "device",  # in the exec id
+        "numerics",  # the same
+        "threads",  # the same
+        "trust",
+        "survey",
+        "capsules",
+        "start_s",
+        "end_s",
+        "keyframes_s",
+        "keyframe_folder",
+        "enters_keyframes",
+    }
+)
+"""Options on which what comes next does not depend, or that are bound by other means."""
 
 Binding = Mapping[str, str]
 """Name of each thing that matters to its value, or to a digest of it."""
@@ -41,20 +62,34 @@ def bind(
     """
     contract = setting.contract
     said = "" if contract is None else repr(dataclasses.replace(contract, source=""))
+    chosen = {
+        field.name: _text(getattr(options, field.name))
+        for field in dataclasses.fields(options)
+        if field.name not in ELSEWHERE
+    }
     return {
-        "flashrt_ros": __version__,
+        "flashrt_ros": f"{__version__} {code_digest()}",
         "recording": recording,
         "contract": hashlib.sha256(said.encode()).hexdigest(),
-        "steps": options.steps,
-        "episodes": repr(options.episodes),
-        "remap": repr(sorted(options.remap.items())),
-        "unnamed commands": str(options.unnamed_commands),
-        "seed": str(options.seed),
-        "task": options.task,
-        "delay": f"{options.pace.delay}, {options.pace.plan_ahead}",
+        **chosen,
         "policy (state id)": state_id,
         "machine (exec id)": exec_id,
     }
+
+
+@functools.lru_cache(maxsize=1)
+def code_digest() -> str:
+    """Of all that this package is made of: one version may have been changed where it lies."""
+    root = Path(flashrt_ros.__file__).parent
+    digest = hashlib.sha256()
+    for path in sorted(root.rglob("*.py")):
+        digest.update(f"{path.relative_to(root)}\n".encode())
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def _text(value: object) -> str:
+    return repr(sorted(value.items())) if isinstance(value, Mapping) else repr(value)
 
 
 def name_of(binding: Binding) -> str:
