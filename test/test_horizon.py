@@ -18,7 +18,10 @@ from test_plans_ahead import Arm
 from trajectory_controller import Follower, trajectory_fault
 
 from flashrt_ros.contract import Command, Contract
+from flashrt_ros.contract.horizon import Ahead
 from flashrt_ros.errors import ContractError, SpecError
+from flashrt_ros.ros import stepper
+from flashrt_ros.ros.ahead import rows_ahead
 from flashrt_ros.ros.messages import fill
 from flashrt_ros.ros.motion import Mode
 from flashrt_ros.runtime.policy import Buffers
@@ -230,6 +233,21 @@ def test_wrong_entries_are_named(changes: dict[str, Any], words: str) -> None:
     fields = contract_dict(actions=[action(**changes)], start="unchecked")
     with pytest.raises(ContractError, match=words):
         Contract.from_dict(fields)
+
+
+def test_no_row_is_read_from_the_device_under_the_lock_that_a_stop_needs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    arm = rig()
+
+    def gone(session: Any, action: Any) -> Ahead:
+        ahead = rows_ahead(session, action)
+        session.arena.state["chunk.actions"].fill_(9.0)
+        return ahead
+
+    monkeypatch.setattr(stepper, "rows_ahead", gone)
+    run(arm, 2)
+    assert np.allclose(points(arm.out.sent[0])[-1], [0.13, 0.23])
 
 
 class Scaled(FollowChunks):

@@ -9,8 +9,8 @@ are late: a controller goes on by its own clock, whether they come or not.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable
-from dataclasses import dataclass, replace
+from collections.abc import Hashable
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -30,12 +30,13 @@ class Ahead:
     Attributes:
         chunk: Tells chunks apart.
         index: Row of the action in it.
-        rows: Returns the actions after it, ``(K, A)`` float64 in contract units.
+        rows: The actions after it, ``(K, A)`` float64 in contract units: copied, since a device
+            that hangs must not be waited for under the lock that a stop needs.
     """
 
     chunk: Hashable
     index: int
-    rows: Callable[[], Values]
+    rows: Values = field(compare=False)
 
 
 @dataclass(frozen=True)
@@ -94,7 +95,7 @@ class Horizon:
                 row = ahead.index - followed.index
                 sent[output.topic] = replace(followed, row=row)
                 continue
-            points, reason = self._shaper.follow(output, values, ahead.rows(), steps)
+            points, reason = self._shaper.follow(output, values, ahead.rows, steps)
             if reason:
                 return [], reason
             sent[output.topic] = _Sent(ahead.chunk, ahead.index, points, now_ns)

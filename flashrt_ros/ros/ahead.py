@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from flashrt_ros.contract.horizon import Ahead
 from flashrt_ros.errors import SpecError
@@ -14,29 +13,24 @@ from flashrt_ros.runtime.preview import CHUNK
 
 
 def rows_ahead(session: Any, action: Action) -> Ahead:
-    """What the policy will do after an action, if nothing new is planned.
+    """What the policy will do after an action, if nothing new is planned; copied from the device.
 
     Args:
         session: A ``PolicySession`` whose policy keeps a chunk; it stands behind the action.
-        action: The one that was taken last. Rows are copied from the device only when asked for.
+        action: The one that was taken last.
 
     Raises:
-        SpecError: By ``rows``: the action is not its row of the chunk, so nobody knows what the
-            others are.
+        SpecError: The action is not its row of the chunk, so nobody knows what the others are.
     """
     rows_HA, length = session.arena.state[CHUNK], session.host.length
-
-    def after() -> npt.NDArray[np.float64]:
-        left_KA = rows_HA[action.index : length].detach().to("cpu")
-        found_KA = np.asarray(left_KA.numpy(), dtype=np.float64)
-        taken_A = np.asarray(action.values, dtype=np.float64)
-        if not len(found_KA) or not np.allclose(found_KA[0], taken_A, equal_nan=True):
-            row = found_KA[:1].tolist() or "none"
-            raise SpecError(
-                f"horizon: chunk: expected row {action.index} of {CHUNK} to be the action that "
-                f"was taken, {taken_A.tolist()}, found {row}: this policy keeps something else "
-                "there; set horizon: step"
-            )
-        return found_KA[1:]
-
-    return Ahead((action.generation, session.host.episode, action.chunk), action.index, after)
+    found_KA = np.array(rows_HA[action.index : length].detach().double().cpu().numpy())
+    taken_A = np.asarray(action.values, dtype=np.float64)
+    if not len(found_KA) or not np.allclose(found_KA[0], taken_A, equal_nan=True):
+        row = found_KA[:1].tolist() or "none"
+        raise SpecError(
+            f"horizon: chunk: expected row {action.index} of {CHUNK} to be the action that was "
+            f"taken, {taken_A.tolist()}, found {row}: this policy keeps something else there; "
+            "set horizon: step"
+        )
+    key = (action.generation, session.host.episode, action.chunk)
+    return Ahead(key, action.index, found_KA[1:])
