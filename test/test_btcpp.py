@@ -15,63 +15,14 @@ from typing import Any
 
 import behaviortreepy
 import pytest
-from tree_rig import FakeNode, RefusalError
+from btcpp_rig import Plant
+from tree_rig import RefusalError
 
 from flashrt_ros.errors import ErrorCode, InvalidArgumentError, NotFoundError
-from flashrt_ros.trees.btcpp import Ports, Steps, Tree, TreeFactory
+from flashrt_ros.trees.btcpp import Ports, Steps
 from flashrt_ros.trees.btcpp.model import nodes
 
 TREES = Path(__file__).resolve().parents[1] / "trees"
-
-
-class Plant:
-    """A factory on a policy node that answers at once, with a leaf ``Try`` that ends as told.
-
-    Attributes:
-        outcomes: Of ``Try``, in turn.
-        live: Of the policy whenever ``Try`` began.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        self.node = FakeNode()
-        self.server = self.node.server
-        self.factory = TreeFactory(self.node, "/policy")
-        self.outcomes: list[bool] = []
-        self.live: list[tuple[int, str]] = []
-        self._path = folder / "tree.xml"
-        self.factory.leaf("Try", self._try)
-
-    def _try(self, ports: Ports) -> Steps:
-        self.live.append(self.server.live)
-        yield
-        return self.outcomes.pop(0)
-
-    def write(self, body: str, more: str = "") -> Path:
-        tree = f'<BehaviorTree ID="Main">{body}</BehaviorTree>{more}'
-        self._path.write_text(f'<root BTCPP_format="4" main_tree_to_execute="Main">{tree}</root>')
-        return self._path
-
-    def tree(self, body: str, more: str = "") -> Tree:
-        tree = self.factory.load(self.write(body, more))
-        tree.link.clock = lambda: self.node.now_s
-        return tree
-
-    def tick(self, tree: Tree) -> str:
-        status = tree.tick()
-        self.node.now_s += 0.1
-        self.node.spin()
-        return status
-
-    def through(self, tree: Tree) -> str:
-        for _ in range(200):
-            if (status := self.tick(tree)) != "RUNNING":
-                return status
-        raise AssertionError(list(tree.outcomes))
-
-    def run(self, body: str, more: str = "") -> tuple[str, Tree]:
-        """Status of a tree, which is closed."""
-        with self.tree(body, more) as tree:
-            return self.through(tree), tree
 
 
 @pytest.fixture
@@ -284,6 +235,7 @@ def test_no_answer_is_failure_and_a_retry_keeps_its_id(plant: Plant) -> None:
         plant.server.lossy.clear()
         assert plant.through(tree) == "SUCCESS"
         assert plant.server.verbs == ["snapshot"]  # not done twice
+        plant.server.capsules.clear()
         assert plant.through(tree) == "SUCCESS"
         assert plant.server.verbs == ["snapshot"] * 2  # a new intention
         assert tree.link.pending == 0

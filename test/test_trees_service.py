@@ -23,7 +23,7 @@ from flashrt_ros.trees.call import Call, VerbTimes
 from flashrt_ros.trees.link import SERVICES, _links
 
 ALL: dict[str, Any] = {
-    "snapshot": trees.Snapshot(capsule="c"),
+    "snapshot": trees.Snapshot(capsule="c", replace=True),
     "restore": trees.Restore(capsule="c"),
     "fork": trees.Fork(),
     "rollback": trees.Rollback(steps=3),
@@ -261,7 +261,7 @@ def lost_then_again(tree: Any, rest_s: float = 0.0) -> tuple[str, str]:
 
 
 def test_a_retry_after_a_time_out_does_nothing_twice() -> None:
-    tree = plant(trees.Snapshot(capsule="c", timeout_s=1.0))
+    tree = plant(trees.Snapshot(capsule="c", timeout_s=1.0, replace=True))
     first, second = lost_then_again(tree)
     assert first == second
     assert tree.server.verbs == ["snapshot"]
@@ -271,14 +271,14 @@ def test_a_retry_after_a_time_out_does_nothing_twice() -> None:
 
 
 def test_long_after_a_time_out_it_is_a_new_call() -> None:
-    tree = plant(trees.Snapshot(capsule="c", timeout_s=1.0))
+    tree = plant(trees.Snapshot(capsule="c", timeout_s=1.0, replace=True))
     first, second = lost_then_again(tree, rest_s=2.0)
     assert first != second
     tree.close()
 
 
 def test_after_another_verb_it_is_a_new_call() -> None:
-    pause, snapshot = trees.Pause(), trees.Snapshot(capsule="c", timeout_s=1.0)
+    pause, snapshot = trees.Pause(), trees.Snapshot(capsule="c", timeout_s=1.0, replace=True)
     tree = plant(py_trees.composites.Parallel("p", py_trees.common.ParallelPolicy.SuccessOnAll()))
     tree.root.add_children([snapshot, pause])
     py_trees.trees.setup(tree.root, node=tree.node)

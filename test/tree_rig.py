@@ -34,7 +34,8 @@ class FakePolicy:
 
     Attributes:
         live: Noise key and memory of the live state.
-        capsules: The same by name.
+        capsules: The same by name, the oldest first.
+        room: How many there is room for; the oldest that is not in ``pinned`` gives way.
         log: Services in the order in which they were carried out, with their requests.
         held: Whether it waits for ``resume``.
         silent: Services that take a request and never answer; ``lossy`` do what was asked, too.
@@ -44,6 +45,8 @@ class FakePolicy:
     def __init__(self) -> None:
         self.live: tuple[int, str] = (0, "start")
         self.capsules: dict[str, tuple[int, str]] = {}
+        self.pinned: set[str] = set()
+        self.room = 1000
         self.log: list[tuple[str, Any]] = []
         self.held = False
         self.silent: set[str] = set()
@@ -84,9 +87,32 @@ class FakePolicy:
             raise RefusalError(ErrorCode.NOT_FOUND, f"no capsule {name!r}")
         return self.capsules[name]
 
+    def restart(self) -> None:
+        """A new process: nothing is remembered, and services are silent no longer."""
+        self.live, self.held, self.generation = (0, "anew"), False, 0
+        self.capsules.clear()
+        self.pinned.clear()
+        self.silent.clear()
+        self._answers.clear()
+
+    def _make(self, name: str, state: tuple[int, str]) -> None:
+        if name in self.capsules:
+            raise RefusalError(ErrorCode.ALREADY_EXISTS, f"capsule {name!r} exists")
+        if len(self.capsules) >= self.room:
+            oldest = next((old for old in self.capsules if old not in self.pinned), None)
+            if oldest is None:
+                raise RefusalError(ErrorCode.NO_MEMORY, "all are pinned")
+            del self.capsules[oldest]
+        self.capsules[name] = state
+
     def _snapshot(self, request: Any, response: Any) -> None:
-        self.capsules[request.name] = self.live
-        response.capsule = CapsuleInfo(name=request.name, id=f"id of {request.name}")
+        name = request.name or f"made at {len(self.log)}"
+        if request.replace:
+            self.capsules.pop(name, None)
+        self._make(name, self.live)
+        if request.pin:
+            self.pinned.add(name)
+        response.capsule = CapsuleInfo(name=name, id=f"id of {name}")
 
     def _restore(self, request: Any, response: Any) -> None:
         seed, memory = self._found(request.name)
@@ -100,7 +126,7 @@ class FakePolicy:
         names = request.names or [f"made-{n}" for n in range(request.count or 1)]
         seeds = request.seeds or [seed + n for n in range(1, len(names) + 1)]
         for name, key in zip(names, seeds, strict=True):
-            self.capsules[name] = (key, memory)
+            self._make(name, (key, memory))
         response.branches = [CapsuleInfo(name=name) for name in names]
 
     def _preview(self, request: Any, response: Any) -> None:
@@ -111,7 +137,10 @@ class FakePolicy:
 
     def _drop_capsule(self, request: Any, response: Any) -> None:
         self._found(request.name)
+        if request.name in self.pinned and not request.force:
+            raise RefusalError(ErrorCode.PINNED, f"capsule {request.name!r} is pinned")
         del self.capsules[request.name]
+        self.pinned.discard(request.name)
 
     def _reset_episode(self, request: Any, response: Any) -> None:
         self.live, self.held = (request.seed, "reset"), request.hold

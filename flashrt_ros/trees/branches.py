@@ -21,9 +21,9 @@ class TryBranches(Script, Composite):
     Before child ``i`` begins, branch ``i`` is restored; the world is as the child before left it,
     so that each child had better begin by bringing the robot back. The first SUCCESS ends it with
     SUCCESS: the live state goes on from there, all branches are dropped. If no child succeeds the
-    original state is restored, and it is a FAILURE. A call that gets lost is a FAILURE at once.
-    Then, and when it is interrupted, nothing is restored: the live state is that of the branch
-    under way.
+    original state is restored, and it is a FAILURE. A restore that is refused counts as a FAILURE
+    of its child. One that is not answered is a FAILURE of the whole at once, since nobody knows
+    which state is live. Then, and when it is interrupted, nothing is restored.
 
     Attributes:
         winner: Index of the child that succeeded; None without one.
@@ -83,7 +83,9 @@ class TryBranches(Script, Composite):
         source = self._board.value("source", self.source) or origin
         seeds = self._board.values("seeds", self.seeds)
         self.keep(origin, *branches)
-        yield from self.ask("snapshot", name=origin)
+        # Branches of one fork share their storage, which does not give way; the origin is alone
+        # where they are of another capsule.
+        yield from self.ask("snapshot", name=origin, pin=True)
         yield from self.ask("fork", name=source, names=branches, seeds=seeds)
         failed = []
         for index, child in enumerate(self.children):

@@ -96,6 +96,11 @@ class Call:
         return self._over
 
     @property
+    def unknown(self) -> bool:
+        """Whether the work may yet be done, or be under way: a retry must keep its id."""
+        return self.code in (ErrorCode.TIMEOUT, ErrorCode.BUSY)
+
+    @property
     def waits_for(self) -> str:
         """Name of the service while no node offers it; empty once the request was sent."""
         return "" if self._futures or self._over else str(self._client.srv_name)

@@ -177,9 +177,10 @@ class PolicyLink:
             verb: A service that was announced by ``use``.
             fields: Fields of the request that differ from their defaults.
             timeout_s: From now to the answer.
-            before: The caller's call before: if that was lost and this is the same again, it keeps
-                its request id, and the node does not do the work twice. Only at once, and only if
-                nothing else was asked in between: later the first answer would be about the past.
+            before: The caller's call before: if that may yet be done and this is the same again,
+                it keeps its request id, and the node does not do the work twice. Only at once, and
+                only if nothing else was asked in between: later the first answer would be about
+                the past.
 
         Raises:
             InvalidArgumentError: A field has a wrong type or range.
@@ -203,15 +204,18 @@ class PolicyLink:
 
     def farewell(self, names: list[str]) -> None:
         """Has capsules dropped whose user was interrupted; nobody waits for the answers."""
-        for name in names:
-            self._farewells.append(self.begin("drop_capsule", {"name": name}, FAREWELL_S))
+        self._farewells += [self.drop(name, FAREWELL_S) for name in names]
+
+    def drop(self, name: str, timeout_s: float) -> Call:
+        """Begins to drop a capsule of a composite, which may have pinned it."""
+        return self.begin("drop_capsule", {"name": name, "force": True}, timeout_s)
 
     def heard(self, response: Any) -> None:
         """Notes the generation that an answer tells of."""
         self.generation = max(self.generation, getattr(response, "generation", 0))
 
     def _request_id(self, verb: str, request: Any, before: Call | None) -> str:
-        if before is not None and before.lost and before is self._last and before.verb == verb:
+        if before is not None and before.unknown and before is self._last and before.verb == verb:
             request.request_id = before.request.request_id
             soon = self.clock() - before.ended_s <= before.timeout_s
             if soon and request == before.request:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from py_trees.behaviour import Behaviour
+from py_trees.common import Status
 
 from flashrt_ros.errors import InvalidArgumentError
 from flashrt_ros.trees.link import PolicyLink
@@ -41,14 +42,15 @@ class Linked(Behaviour):
                 f"{sorted(kwargs) or 'nothing'}; call py_trees.trees.setup(root, node=NODE), or "
                 "setup(node=NODE) of the tree"
             )
-        if self.link is not None:
-            self.link.release()
+        self.shutdown()
         self.link = PolicyLink.shared(node, self.policy)
         for service in self.services:
             self.link.use(service, self.kind)
 
     def shutdown(self) -> None:
-        """Releases the clients; called once, after the last tick."""
+        """Releases the clients; called once, after the last tick. What runs is interrupted."""
+        if self.status is Status.RUNNING:
+            self.stop(Status.INVALID)
         link, self.link = self.link, None
         if link is not None:
             link.release()

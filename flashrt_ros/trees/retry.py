@@ -15,7 +15,8 @@ class RetryFromCapsule(Script, Decorator):
     """Snapshots, runs the child, and on its FAILURE restores, reseeds and runs it again.
 
     SUCCESS with the child's; FAILURE when it has failed ``attempts`` times, or if a call fails.
-    The capsule is dropped in the end. Interrupted, it leaves nothing running and restores nothing.
+    The capsule is pinned, and dropped in the end. Interrupted, it leaves nothing running and
+    restores nothing.
 
     The world is as the failed attempt left it: a child had better begin by bringing the robot
     back.
@@ -52,12 +53,18 @@ class RetryFromCapsule(Script, Decorator):
             timeout_s: For each call.
 
         Raises:
-            InvalidArgumentError: ``attempts`` is below one, or ``seed`` out of range.
+            InvalidArgumentError: ``attempts`` is below one, ``seed`` out of range, or the child in
+                another tree.
         """
         if attempts < 1:
             raise InvalidArgumentError(f"{name}: attempts: expected at least 1, found {attempts}")
         if seed is not None and not 0 <= seed < 2**64 - attempts:
             raise InvalidArgumentError(f"{name}: seed: expected 0 <= seed < 2**64, found {seed}")
+        if child.parent is not None:
+            raise InvalidArgumentError(
+                f"{name}: expected a child without a parent, found {child.name!r} of "
+                f"{child.parent.name!r}: each place in a tree needs a behaviour of its own"
+            )
         Decorator.__init__(self, name, child)
         self.begin_script(policy, timeout_s, ("snapshot", "restore"))
         self.attempts, self.publish = attempts, publish
@@ -70,7 +77,8 @@ class RetryFromCapsule(Script, Decorator):
         self.attempt = 0
         capsule = self.link.new_name("attempt")
         self.keep(capsule)
-        taken = yield from self.ask("snapshot", name=capsule)
+        # What it comes back to must not give way to what the child makes.
+        taken = yield from self.ask("snapshot", name=capsule, pin=True)
         while True:
             self.attempt += 1
             self.feedback_message = f"attempt {self.attempt} of {self.attempts}"

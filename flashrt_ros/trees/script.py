@@ -94,7 +94,7 @@ class Script(Linked):
             while self.link.clock() < rest_s:
                 yield None
         if call.problem:
-            raise CallError(call.problem, call.lost)
+            raise CallError(call.problem, call.code is ErrorCode.TIMEOUT)
         self.link.heard(call.response)
         return call.response
 
@@ -116,9 +116,11 @@ class Script(Linked):
         Args:
             spare: The one that stays.
         """
+        assert self.link is not None
         names = [name for name in self._kept if name != spare]
         self._kept.clear()
-        calls = [self._begin("drop_capsule", {"name": name}) for name in names]
+        calls = [self.link.drop(name, self.timeout_s) for name in names]
+        self._calls += calls
         for call in calls:
             yield from self._until_over(call)
 

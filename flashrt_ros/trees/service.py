@@ -112,7 +112,7 @@ class ServiceBehaviour(Linked):
 
     def terminate(self, new_status: Status) -> None:
         """Lets go of an unanswered call; called at completion and when interrupted."""
-        # A call that was lost is kept: the next one may be the same again.
-        if self._call is not None and not self._call.lost:
+        # One that may yet be done is kept: the next may be the same again, with the same id.
+        if self._call is not None and not self._call.unknown:
             self._call.let_go()
             self._call = None

@@ -230,8 +230,7 @@ static void retries()
   for (int i = 0; i < 2; ++i) {
     tick();
   }
-  EXPECT(retry.keeps(), true);  // halted in its child: there is a capsule to drop
-  retry.reset();
+  retry.reset();  // halted in its child
   play.waited.clear();
   EXPECT(play.story(tick), "SUCCESS: snapshot child drop");
 }
@@ -240,10 +239,11 @@ static void branches()
 {
   Play play;
   Branches branches;
+  bool lost = false;
   auto tick = [&] {
       return branches.tick(
         2, [&] {return play("make");},
-        [&](std::size_t i) {return play("restore" + std::to_string(i));},
+        [&](std::size_t i) {return play("restore" + std::to_string(i));}, [&] {return lost;},
         [&](std::size_t i) {return play("child" + std::to_string(i));},
         [&] {return play("back");}, [&] {return play("drop");});
     };
@@ -256,6 +256,12 @@ static void branches()
   EXPECT(play.story(tick), "FAILURE: make restore0 child0 restore1 child1 back drop");
   play.answers["restore0"] = {NO};
   EXPECT(play.story(tick), "SUCCESS: make restore0 restore1 child1 drop");
+  lost = true;
+  play.answers["restore0"] = {NO};
+  EXPECT(play.story(tick), "FAILURE: make restore0 drop");
+  play.answers["child0"] = {NO};  // a child that fails is not lost
+  EXPECT(play.story(tick), "SUCCESS: make restore0 child0 restore1 child1 drop");
+  lost = false;
   play.answers["make"] = {NO};
   EXPECT(play.story(tick), "FAILURE: make drop");
   play.answers = {{"child0", {NO}}, {"child1", {NO}}, {"back", {NO}}};

@@ -13,8 +13,14 @@ from typing import Any
 import behaviortreepy as bt
 
 from flashrt_ros.errors import FlashRTError, InvalidArgumentError, NotFoundError
-from flashrt_ros.trees.btcpp.leaf import DEFAULT_SERVICE, Leaf, ServiceLeaf, WaitUntilFresh
-from flashrt_ros.trees.btcpp.lower import STEPS, LeafUse, Lowered, lower
+from flashrt_ros.trees.btcpp.leaf import (
+    DEFAULT_SERVICE,
+    Leaf,
+    Limit,
+    ServiceLeaf,
+    WaitUntilFresh,
+)
+from flashrt_ros.trees.btcpp.lower import BESIDE, LIMIT, STEPS, LeafUse, Lowered, lower
 from flashrt_ros.trees.btcpp.model import NodeModel, nodes
 from flashrt_ros.trees.btcpp.ports import Ports
 from flashrt_ros.trees.btcpp.steps import ControlSteps
@@ -127,12 +133,18 @@ class Tree:
 
         Raises:
             Exception: What a leaf of one's own raised.
+            InvalidArgumentError: It was closed.
         """
+        if not self._links:
+            raise InvalidArgumentError("tick: expected a tree that is open, found one closed")
         status = str(self.native.tick_exactly_once().name)
-        if self._error is not None:
-            error, self._error = self._error, None
-            raise error
+        self._raise()
         return status
+
+    def _raise(self) -> None:
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
 
     def entry(self, name: str) -> str:
         """A blackboard entry of the main tree, as text.
@@ -152,17 +164,27 @@ class Tree:
         )
 
     def halt(self) -> None:
-        """Halts it: what is under way is let go, and the next tick begins anew."""
+        """Halts it: what is under way is let go, and the next tick begins anew.
+
+        Raises:
+            Exception: What a leaf of one's own raised as it was closed.
+        """
         self.native.halt_tree()
-        self._steps.leave()
+        self._raise()
 
     def close(self) -> None:
-        """Halts it and gives its clients back."""
-        if hasattr(self, "native"):
-            self.halt()
-        links, self._links = self._links, {}
-        for link in links.values():
-            link.release()
+        """Halts it and gives its clients back; it is not ticked any more.
+
+        Raises:
+            Exception: See ``halt``; it is closed all the same.
+        """
+        try:
+            if hasattr(self, "native"):
+                self.halt()
+        finally:
+            links, self._links = self._links, {}
+            for link in links.values():
+                link.release()
 
     def __enter__(self) -> Tree:
         return self
@@ -190,6 +212,8 @@ class Tree:
         if "WaitUntilFresh" in used:
             self.link.watch()
             leaves["WaitUntilFresh"] = WaitUntilFresh(self.link)
+        if LIMIT in used:
+            leaves[LIMIT] = Limit(self.link)
         if used & set(STEPS):
             for service in OF_CONTROL:
                 self.link.use(service)
@@ -268,7 +292,7 @@ class Tree:
             ports.write("message", str(error))
             ports.write("error_code", int(error.code))
             done = False
-        except Exception as error:
+        except BaseException as error:  # Ctrl-C, too
             self._error = error
             done = False
         self._running.pop(node.uid(), None)
@@ -278,8 +302,12 @@ class Tree:
 
     def _halted(self, node: Any) -> None:
         steps, ports = self._running.pop(node.uid())
-        steps.close()
-        self._note(ports, "HALTED")
+        try:
+            steps.close()
+        except BaseException as error:  # as in ``_advance``
+            self._error = error
+        if self._uses[ports.name].id not in BESIDE:
+            self._note(ports, "HALTED")
 
     def _note(self, ports: Ports, status: str) -> None:
         assert isinstance(ports, _Told)

@@ -173,6 +173,21 @@ class WaitUntilFresh:
             yield
 
 
+class Limit:
+    """RUNNING until a time is over, then FAILURE."""
+
+    def __init__(self, link: PolicyLink) -> None:
+        """Args: link: whose clock counts."""
+        self._link = link
+
+    def __call__(self, ports: Ports) -> Steps:
+        """One wait, of ``msec``."""
+        end_s = self._link.clock() + ports.number("msec") / 1e3
+        while self._link.clock() < end_s:
+            yield
+        return False
+
+
 def refused(ports: Ports, over: Call) -> bool:
     """Whether a call of a control node failed; says why."""
     if over.problem:

@@ -17,12 +17,16 @@ from flashrt_ros.trees.btcpp.model import NodeModel
 
 KINDS = ("Action", "Condition", "Decorator", "Control")
 """Tags of the explicit form, ``<Action ID="..."/>``."""
-SNAPSHOT, AGAIN, DROP = "RetryFromCapsule.Snapshot", "RetryFromCapsule.Again", "Capsules.Drop"
+KEEP, DROP = "Capsules.Keep", "Capsules.Drop"
+SNAPSHOT, AGAIN = "RetryFromCapsule.Snapshot", "RetryFromCapsule.Again"
+LIMIT = "Timeout.Limit"
+BESIDE = (KEEP, LIMIT)
+"""Leaves that are RUNNING as long as what stands beside them."""
 FORK, BRANCH = "TryBranches.Fork", "TryBranches.Branch"
 WON, BACK = "TryBranches.Won", "TryBranches.Back"
 FAILED = 1
 """Index of the last step of a retry that failed."""
-STEPS = (SNAPSHOT, AGAIN, DROP, FORK, BRANCH, WON, BACK)
+STEPS = (KEEP, SNAPSHOT, AGAIN, DROP, FORK, BRANCH, WON, BACK)
 """Leaves that stand for the calls of control nodes."""
 
 
@@ -120,6 +124,8 @@ class _Lowering:
         id_ = element.get("ID", "") if element.tag in KINDS else element.tag
         model = self._models.get(id_)
         children = [self.node(child) for child in element]
+        if id_ == "Timeout":
+            return self._timeout(element, children)
         if model is None:
             element[:] = children
             return element
@@ -136,9 +142,7 @@ class _Lowering:
         else:
             name = self._unique(element.get("name", id_))
             made = new(name, ports, children)
-        for attribute, value in element.attrib.items():
-            if attribute.startswith("_"):
-                made.set(attribute, value)  # preconditions and the like
+        self._keep_conditions(element, made)
         return made
 
     def _refuse(self, id_: str, words: str) -> None:
@@ -173,9 +177,19 @@ class _Lowering:
         name = f"{group}: {id_.partition('.')[2].lower()}"
         return self._leaf(LeafUse(id_, ports, group, index, name))
 
+    def _kept(self, name: str, ports: Mapping[str, str]) -> tuple[Element, Element]:
+        """A control node, and what is to be filled with its steps.
+
+        A leaf beside them is RUNNING as long as they are, so that it is halted with them whoever
+        halts them, which the steps themselves are not: one may not be under way.
+        """
+        whole = Element("Parallel", name=name, success_count="1", failure_count="1")
+        whole.append(self._step(KEEP, name, ports))
+        return whole, SubElement(whole, "Fallback", name=name)
+
     def _retry(self, name: str, ports: Mapping[str, str], children: list[Element]) -> Element:
-        whole = Element("Fallback", name=name)
-        good = SubElement(whole, "Sequence")
+        whole, steps = self._kept(name, ports)
+        good = SubElement(steps, "Sequence")
         good.append(self._step(SNAPSHOT, name, ports))
         attempts = ports.get("num_attempts", self._default("RetryFromCapsule", "num_attempts"))
         retry = SubElement(good, "RetryUntilSuccessful", num_attempts=attempts)
@@ -183,13 +197,13 @@ class _Lowering:
         attempt.append(self._step(AGAIN, name, ports))
         attempt.extend(children)
         good.append(self._step(DROP, name, ports))
-        bad = SubElement(whole, "ForceFailure")
+        bad = SubElement(steps, "ForceFailure")
         bad.append(self._step(DROP, name, ports, FAILED))
         return whole
 
     def _branches(self, name: str, ports: Mapping[str, str], children: list[Element]) -> Element:
-        whole = Element("Fallback", name=name)
-        good = SubElement(whole, "Sequence")
+        whole, steps = self._kept(name, ports)
+        good = SubElement(steps, "Sequence")
         good.append(self._step(FORK, name, ports, len(children)))
         ways = SubElement(good, "Fallback")
         for index, child in enumerate(children):
@@ -198,10 +212,31 @@ class _Lowering:
             way.append(child)
             way.append(self._step(WON, name, ports, index))
         good.append(self._step(DROP, name, ports))
-        bad = SubElement(SubElement(whole, "ForceFailure"), "Sequence")
+        bad = SubElement(SubElement(steps, "ForceFailure"), "Sequence")
         bad.append(self._step(BACK, name, ports))
         bad.append(self._step(DROP, name, ports))
         return whole
+
+    def _timeout(self, element: Element, children: list[Element]) -> Element:
+        """A limit beside the child.
+
+        BehaviorTree.CPP's own halts its child in a thread of its own. That waits for Python's
+        lock, which the tick has, and the tick for that thread: for ever.
+        """
+        if len(children) != 1 or "msec" not in element.attrib:
+            self._refuse("Timeout", "one child, and msec")
+        name = element.get("name", "Timeout")
+        whole = Element("Parallel", name=name, success_count="1", failure_count="1")
+        limit = LeafUse(LIMIT, {"msec": element.attrib["msec"]}, name=f"{name}: limit")
+        whole.extend([children[0], self._leaf(limit)])
+        self._keep_conditions(element, whole)
+        return whole
+
+    @staticmethod
+    def _keep_conditions(element: Element, made: Element) -> None:
+        for attribute, value in element.attrib.items():
+            if attribute.startswith("_"):
+                made.set(attribute, value)
 
     def _default(self, id_: str, port: str) -> str:
         return self._models[id_].inputs[port][1]

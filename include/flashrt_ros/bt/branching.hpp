@@ -65,9 +65,6 @@ public:
   /// The attempt under way, or the last one; 1 the first.
   std::uint32_t attempt() const {return attempt_;}
 
-  /// True while there may be a capsule that nobody has dropped.
-  bool keeps() const {return phase_ == Phase::CHILD || phase_ == Phase::RESTORE;}
-
   /// Begins anew at the next tick.
   void reset() {phase_ = Phase::SNAPSHOT;}
 
@@ -87,12 +84,14 @@ public:
   /// One tick.
   ///
   /// count: of children. make(): the snapshot and its branches. restore(i), child(i): one tick of
-  /// each. back(): the snapshot again. drop(): one tick of dropping all, whose outcome does not
-  /// matter. A branch that cannot be restored counts as a child that failed.
-  template<class Make, class Restore, class Child, class Back, class Drop>
+  /// each. lost(): whether the restore that failed was not answered. back(): the snapshot again.
+  /// drop(): one tick of dropping all, whose outcome does not matter. A branch whose restore is
+  /// refused counts as a child that failed. A lost one ends it without going back, since nobody
+  /// knows which state is live.
+  template<class Make, class Restore, class Lost, class Child, class Back, class Drop>
   Status tick(
-    std::size_t count, Make && make, Restore && restore, Child && child, Back && back,
-    Drop && drop)
+    std::size_t count, Make && make, Restore && restore, Lost && lost, Child && child,
+    Back && back, Drop && drop)
   {
     if (phase_ == Phase::MAKE) {
       verdict_ = make();
@@ -110,6 +109,8 @@ public:
       }
       if (verdict_ == Status::SUCCESS) {
         phase_ = restoring ? Phase::CHILD : Phase::DROP;
+      } else if (restoring && lost()) {
+        phase_ = Phase::DROP;
       } else {
         ++index_;
         phase_ = index_ < count ? Phase::RESTORE : Phase::BACK;

@@ -31,10 +31,8 @@ public:
   {
     snapshot_.halt();
     restore_.halt();
-    if (retry_.keeps()) {
-      drop_.with("capsule", capsule_).send();
-    }
     drop_.halt();
+    leave();
     retry_.reset();
     BT::DecoratorNode::halt();
   }
@@ -53,20 +51,49 @@ private:
       retry_.tick(
         ports_.num_attempts, [this] {return snapshot();},
         [this](std::uint32_t attempt) {return restore(attempt);}, [this] {return run_child();},
-        [this] {return drop_.with("capsule", capsule_).tick();}));
+        [this] {return drop();}));
   }
 
   Status snapshot()
   {
-    const Status done = snapshot_.tick();
+    if (capsule_.empty()) {
+      capsule_ = name_ + "-" + std::to_string(++serial_);
+      lost_ = false;
+    }
+    // What it comes back to must not give way to what the child makes.
+    const Status done = snapshot_.with("capsule", capsule_).with("pin", true).tick();
     if (done == Status::SUCCESS) {
-      capsule_ = snapshot_.get<std::string>("capsule_name");
       capsule_id_ = snapshot_.get<std::string>("capsule_id");
       setOutput("attempt", std::uint32_t{1});
     } else if (done == Status::FAILURE) {
       setOutput("message", snapshot_.get<std::string>("message"));
+      if (snapshot_.lost()) {
+        leave();
+      }
+      capsule_.clear();
     }
     return done;
+  }
+
+  Status drop()
+  {
+    if (lost_) {  // the time is up: nobody waits for this either
+      leave();
+      return Status::SUCCESS;
+    }
+    const Status done = drop_.with("capsule", capsule_).with("force", true).tick();
+    if (done != Status::RUNNING) {
+      capsule_.clear();
+    }
+    return done;
+  }
+
+  void leave()
+  {
+    if (!capsule_.empty()) {
+      drop_.with("capsule", capsule_).with("force", true).send();
+      capsule_.clear();
+    }
   }
 
   Status restore(std::uint32_t attempt)
@@ -79,6 +106,7 @@ private:
     if (done == Status::SUCCESS) {
       setOutput("attempt", attempt);
     } else if (done == Status::FAILURE) {
+      lost_ = restore_.lost();
       setOutput("message", restore_.get<std::string>("message"));
     }
     return done;
@@ -101,7 +129,11 @@ private:
   InnerCall<Restore> restore_;
   InnerCall<DropCapsule> drop_;
   Retry retry_;
-  std::string capsule_, capsule_id_;
+  const std::string name_ = unlike_any_other("attempt");
+  std::uint64_t serial_ = 0;
+  std::string capsule_;  // empty: there is none that nobody has dropped
+  std::string capsule_id_;
+  bool lost_ = false;
 };
 
 /// Control node: one branch a child, each child from its branch until one succeeds.
@@ -125,9 +157,7 @@ public:
     fork_.halt();
     restore_.halt();
     drop_.halt();
-    for (; !capsules_.empty(); capsules_.pop_back()) {
-      drop_.with("capsule", capsules_.back()).send();
-    }
+    leave();
     branches_.reset();
     BT::ControlNode::halt();
   }
@@ -137,12 +167,15 @@ private:
   {
     if (status() == BT::NodeStatus::IDLE) {
       ports_ = read_ports<TryBranchesPorts>(*this);
+      origin_ = name_ + "-" + std::to_string(++serial_);
       capsules_.clear();
+      names_.clear();
+      lost_ = false;
       setStatus(BT::NodeStatus::RUNNING);
     }
     const Status done = branches_.tick(
       childrenCount(), [this] {return make();},
-      [this](std::size_t i) {return restore(names_.at(i));},
+      [this](std::size_t i) {return restore(names_.at(i));}, [this] {return lost_;},
       [this](std::size_t i) {return run_child(i);}, [this] {return restore(origin_);},
       [this] {return drop();});
     if (done == Status::SUCCESS) {
@@ -153,21 +186,28 @@ private:
 
   Status make()
   {
-    if (capsules_.empty()) {
-      const Status done = snapshot_.tick();
+    if (names_.empty()) {
+      capsules_ = {origin_};
+      // Branches of one fork share their storage, which does not give way; the origin is alone
+      // where they are of another capsule.
+      const Status done = snapshot_.with("capsule", origin_).with("pin", true).tick();
+      if (done == Status::FAILURE && !snapshot_.lost()) {
+        capsules_.clear();
+      }
       if (done != Status::SUCCESS) {
         return said(snapshot_, done);
       }
-      origin_ = snapshot_.get<std::string>("capsule_name");
-      capsules_.push_back(origin_);
+      for (std::size_t i = 0; i < childrenCount(); ++i) {
+        names_.push_back(origin_ + "." + std::to_string(i));
+      }
+      capsules_.insert(capsules_.end(), names_.begin(), names_.end());
     }
     fork_.with("source", ports_.source.empty() ? origin_ : ports_.source);
     fork_.with("seeds", text_of(List{ports_.seeds}));
-    fork_.with("count", static_cast<std::uint32_t>(childrenCount()));
+    fork_.with("names", text_of(List{names_}));
     const Status done = fork_.tick();
-    if (done == Status::SUCCESS) {
-      names_ = split(fork_.get<std::string>("branches"));
-      capsules_.insert(capsules_.end(), names_.begin(), names_.end());
+    if (done == Status::FAILURE && !fork_.lost()) {
+      capsules_ = {origin_};
     }
     return said(fork_, done);
   }
@@ -191,18 +231,30 @@ private:
 
   Status drop()
   {
+    if (lost_) {  // the time is up: nobody waits for these either
+      leave();
+    }
     for (; !capsules_.empty(); capsules_.pop_back()) {
-      if (drop_.with("capsule", capsules_.back()).tick() == Status::RUNNING) {
+      const auto & name = capsules_.back();
+      if (drop_.with("capsule", name).with("force", true).tick() == Status::RUNNING) {
         return Status::RUNNING;
       }
     }
     return Status::SUCCESS;
   }
 
+  void leave()
+  {
+    for (; !capsules_.empty(); capsules_.pop_back()) {
+      drop_.with("capsule", capsules_.back()).with("force", true).send();
+    }
+  }
+
   template<class Call>
   Status said(const Call & call, Status done)
   {
     if (done == Status::FAILURE) {
+      lost_ = call.lost();
       setOutput("message", call.template get<std::string>("message"));
     }
     return done;
@@ -214,6 +266,9 @@ private:
   InnerCall<Restore> restore_;
   InnerCall<DropCapsule> drop_;
   Branches branches_;
+  const std::string name_ = unlike_any_other("origin");
+  std::uint64_t serial_ = 0;
+  bool lost_ = false;
   std::string origin_;
   std::vector<std::string> names_, capsules_;
 };

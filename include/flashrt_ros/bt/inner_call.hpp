@@ -62,6 +62,12 @@ public:
   template<class T>
   T get(const std::string & port) const {return ports_->template get<T>(port);}
 
+  /// Whether the last call, which failed, was not answered: nobody knows whether it was done.
+  bool lost() const
+  {
+    return get<std::uint16_t>("error_code") == srv::Command::Response::TIMEOUT;
+  }
+
   Status tick()
   {
     const Status status = status_of(node_.executeTick());

@@ -15,6 +15,15 @@
 namespace flashrt_ros::bt
 {
 
+/// A text unlike that of any other node of any other process, also one that begins at this moment.
+inline std::string unlike_any_other(const std::string & word)
+{
+  std::random_device chance;
+  char text[24];
+  std::snprintf(text, sizeof(text), "-%08x%08x", unsigned(chance()), unsigned(chance()));
+  return word + text;
+}
+
 /// What all nodes of one policy share.
 struct Conversation
 {
@@ -38,13 +47,8 @@ public:
 
   /// window: how long after the failure a call counts as a retry.
   RequestIds(Clock::duration window, std::shared_ptr<Conversation> conversation)
-  : window_(window), conversation_(std::move(conversation))
+  : window_(window), conversation_(std::move(conversation)), prefix_(unlike_any_other("bt"))
   {
-    // Unlike any other node of any other process, also one that begins at the same moment.
-    std::random_device chance;
-    char text[24];
-    std::snprintf(text, sizeof(text), "bt-%08x%08x", unsigned(chance()), unsigned(chance()));
-    prefix_ = text;
   }
 
   /// The id for a call that is sent now; content tells one request from another.
