@@ -172,6 +172,28 @@ def test_torn_down_in_the_middle(kind: str, ticks: int) -> None:
     assert "not set up" in tree.root.feedback_message
 
 
+@pytest.mark.parametrize("kind", COMPOSITES)
+def test_ctrl_c_leaves_no_pinned_capsule(kind: str) -> None:
+    """Rclpy ends the context first, and then lets the program end its tree."""
+    tree = Plant(COMPOSITES[kind](Leaf("a", [False]), Leaf("b", [False])))
+    for _ in range(3):
+        assert tree.tick() is Status.RUNNING
+    assert tree.server.pinned != set()
+    tree.node.ended = True
+    tree.close()
+    tree.node.spin()
+    assert tree.server.capsules == {}
+
+
+def test_nothing_else_is_sent_once_the_context_has_ended() -> None:
+    tree = Plant(trees.Resume())
+    tree.node.ended = True
+    assert tree.tick() is Status.FAILURE
+    assert "could not be sent: RuntimeError: the context is invalid" in tree.root.feedback_message
+    assert tree.server.log == []
+    tree.close()
+
+
 def test_a_call_torn_down_is_forgotten() -> None:
     tree = Plant(trees.Snapshot())
     assert tree.tick() is Status.RUNNING

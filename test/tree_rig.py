@@ -163,6 +163,8 @@ class FakeClient:
         self.sent: list[Any] = []
 
     def service_is_ready(self) -> bool:
+        if self._node.ended:
+            raise RuntimeError("the context is invalid")
         return self._node.there
 
     def call_async(self, request: Any) -> Any:
@@ -193,6 +195,7 @@ class FakeNode:
         server: See ``FakePolicy``.
         there: Whether the services exist.
         broken: Whether sending raises.
+        ended: Whether its ROS context has ended, so that it cannot tell which services there are.
         now_s: What the clock shows.
         clients: Those that were made and not destroyed.
         hear: By topic, what a subscription calls.
@@ -201,6 +204,7 @@ class FakeNode:
     def __init__(self) -> None:
         self.server = FakePolicy()
         self.there, self.broken, self.now_s = True, False, 100.0
+        self.ended = False
         self.clients: list[FakeClient] = []
         self.subscriptions: list[Any] = []
         self.hear: dict[str, Callable[[Any], None]] = {}

@@ -63,6 +63,7 @@ class Call:
         resend_s: float,
         clock: Clock,
         times: VerbTimes,
+        last: bool = False,
     ) -> None:
         """Sends the request, if the service is there.
 
@@ -74,6 +75,8 @@ class Call:
             resend_s: Repeats the request after so long without an answer.
             clock: Steady clock.
             times: Where its end is counted.
+            last: It is also sent once the ROS context has ended, as by Ctrl-C, where nobody can
+                say whether the service is there, and no answer will come.
         """
         self.verb, self.request, self.timeout_s = verb, request, timeout_s
         self.response: Any = None
@@ -83,7 +86,7 @@ class Call:
         self.took_ms = float("nan")
         self.ended_s = float("inf")
         self._client, self._clock, self._times = client, clock, times
-        self._resend_s = resend_s
+        self._resend_s, self._last = resend_s, last
         self._deadline_s = clock() + timeout_s
         self._resend_at_s = clock()
         self._futures: list[Any] = []
@@ -133,7 +136,7 @@ class Call:
             return
         # In a tick nothing may be raised: a node that was destroyed is a call that failed.
         try:
-            if not self._client.service_is_ready():
+            if not self._ready():
                 return
             future = self._client.call_async(self.request)
         except Exception as error:
@@ -144,6 +147,14 @@ class Call:
         self._sent_s = sent_s = time.perf_counter()
         # In the thread that spins, so that the time does not depend on when the tree ticks.
         future.add_done_callback(lambda _: self._arrived(time.perf_counter() - sent_s))
+
+    def _ready(self) -> bool:
+        try:
+            return bool(self._client.service_is_ready())
+        except Exception:
+            if self._last:
+                return True
+            raise
 
     def _arrived(self, passed_s: float) -> None:
         self.took_ms = passed_s * 1e3

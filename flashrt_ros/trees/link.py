@@ -170,6 +170,7 @@ class PolicyLink:
         fields: Mapping[str, Any],
         timeout_s: float,
         before: Call | None = None,
+        last: bool = False,
     ) -> Call:
         """Sends a request.
 
@@ -181,6 +182,7 @@ class PolicyLink:
                 it keeps its request id, and the node does not do the work twice. Only at once, and
                 only if nothing else was asked in between: later the first answer would be about
                 the past.
+            last: See ``Call``.
 
         Raises:
             InvalidArgumentError: A field has a wrong type or range.
@@ -192,7 +194,7 @@ class PolicyLink:
         if tracked and not request.request_id:
             request.request_id = self._request_id(verb, request, before)
         client = self._clients[verb]
-        call = Call(verb, client, request, timeout_s, RESEND_S, self.clock, times)
+        call = Call(verb, client, request, timeout_s, RESEND_S, self.clock, times, last)
         if tracked:
             self._last = call
         return call
@@ -208,7 +210,7 @@ class PolicyLink:
 
     def drop(self, name: str, timeout_s: float) -> Call:
         """Begins to drop a capsule of a composite, which may have pinned it."""
-        return self.begin("drop_capsule", {"name": name, "force": True}, timeout_s)
+        return self.begin("drop_capsule", {"name": name, "force": True}, timeout_s, last=True)
 
     def heard(self, response: Any) -> None:
         """Notes the generation that an answer tells of."""
