@@ -119,3 +119,70 @@ def test_a_full_disk_ends_the_recording_and_is_said_at_the_end(
         record()
     assert recorder.counts == {"joint_states": 3}
     assert list((tmp_path / "run").iterdir()), "what was recorded stays"
+
+
+def test_it_says_what_is_not_heard_from_its_first_message_on(node: Any, tmp_path: Path) -> None:
+    from flashrt_ros.msg import CapsuleEvent, PolicyStep, Provenance
+    from geometry_msgs.msg import PointStamped
+    from rclpy.qos import DurabilityPolicy, QoSProfile
+    from sensor_msgs.msg import JointState
+
+    from flashrt_ros.demo.client import Spinner
+    from flashrt_ros.demo.record import Recorder
+
+    with Recorder(node, tmp_path / "run") as recorder, Spinner(node):
+        assert len(recorder.unheard()) == 5
+        assert "publisher of policy/policy_step that the recorder knows" in recorder.unheard()
+        states = node.create_publisher(JointState, "joint_states", 10)
+        node.create_publisher(PointStamped, "cue", 10)
+        node.create_publisher(CapsuleEvent, "policy/capsule_event", 10)
+        latched = QoSProfile(depth=1, durability=DurabilityPolicy.TRANSIENT_LOCAL)
+        node.create_publisher(Provenance, "policy/provenance", latched).publish(Provenance())
+        deadline_s = time.monotonic() + 20.0
+        missing = ["publisher of policy/policy_step that the recorder knows"]
+        while recorder.unheard() != missing:
+            states.publish(JointState())
+            assert time.monotonic() < deadline_s, recorder.unheard()
+            time.sleep(0.01)
+        node.create_publisher(PolicyStep, "policy/policy_step", 10)
+        while recorder.unheard():
+            assert time.monotonic() < deadline_s, recorder.unheard()
+            time.sleep(0.01)
+
+
+def test_the_policy_is_activated_only_once_all_is_heard(node: Any) -> None:
+    from lifecycle_msgs.msg import Transition
+    from lifecycle_msgs.srv import ChangeState
+
+    from flashrt_ros.demo.client import Client, Spinner
+    from flashrt_ros.errors import DeadlineError
+
+    asked: list[str] = []
+    names = {
+        Transition.TRANSITION_CONFIGURE: "configure",
+        Transition.TRANSITION_ACTIVATE: "activate",
+    }
+
+    def change(request: Any, response: Any) -> Any:
+        asked.append(names[request.transition.id])
+        # Refused in the end: what follows would need a whole arm.
+        response.success = asked[-1] == "configure"
+        return response
+
+    waits = iter([["first"], ["first"], []])
+
+    def unheard() -> list[str]:
+        asked.append("heard?")
+        return next(waits)
+
+    node.create_service(ChangeState, "policy/change_state", change)
+    client = Client()
+    try:
+        with Spinner(node), Spinner(client), pytest.raises(DeadlineError, match="still inactive"):
+            client.bring_up(30.0, lambda: None, unheard)
+        assert asked == ["configure", "heard?", "heard?", "heard?", "activate"]
+        with Spinner(node), Spinner(client), pytest.raises(DeadlineError, match="no first"):
+            client.bring_up(1.0, lambda: None, lambda: ["first"])
+        assert asked[5:] == ["configure"]  # never activated
+    finally:
+        client.destroy_node()

@@ -9,8 +9,8 @@ from typing import Any
 
 import rclpy
 from geometry_msgs.msg import PointStamped, Vector3Stamped
-from lifecycle_msgs.msg import State
-from lifecycle_msgs.srv import GetState
+from lifecycle_msgs.msg import State, Transition
+from lifecycle_msgs.srv import ChangeState, GetState
 from rclpy.executors import SingleThreadedExecutor
 from rclpy.node import Node
 from rclpy.qos import DurabilityPolicy, QoSProfile
@@ -64,6 +64,7 @@ class Client(Node):
         self._ready = self._arm_reports = False
         self._home_states = self._unconfigured = 0
         self._lifecycle = self.create_client(GetState, f"{POLICY}/get_state")
+        self._change = self.create_client(ChangeState, f"{POLICY}/change_state")
         self.node = self
         # For the whole run: each tree would have to be discovered anew by the services.
         self._links = [PolicyLink.shared(self, name) for name in (POLICY, ARM)]
@@ -74,6 +75,47 @@ class Client(Node):
         self._content = False
         self.path: list[tuple[float, ...]] = []
         self.commands: list[tuple[float, ...]] = []
+
+    def bring_up(
+        self,
+        timeout_s: float,
+        alive: Callable[[], None],
+        unheard: Callable[[], list[str]] = lambda: [],
+    ) -> None:
+        """Configures the policy, activates it once all is heard, and waits until it is ready.
+
+        Args:
+            timeout_s: For all together.
+            alive: Called while waiting; raises if waiting is pointless.
+            unheard: What must still be heard before the first control step; see
+                ``Recorder.unheard``.
+
+        Raises:
+            DeadlineError: Naming what is missing.
+        """
+        deadline_s = self.clock() + timeout_s
+
+        def wait(missing: Callable[[], list[str]]) -> None:
+            while found := missing():
+                alive()
+                if self.clock() > deadline_s:
+                    raise DeadlineError(
+                        f"after {timeout_s:.0f} s there was still no {', no '.join(found)}"
+                    )
+                time.sleep(0.05)
+
+        def change(number: int, words: str) -> None:
+            wait(lambda: [] if self._change.service_is_ready() else ["service of the policy"])
+            request = ChangeState.Request(transition=Transition(id=number))
+            answer = self._change.call_async(request)
+            wait(lambda: [] if answer.done() else ["answer of the policy"])
+            if not answer.result().success:
+                raise DeadlineError(f"the policy did not start: it is still {words}")
+
+        change(Transition.TRANSITION_CONFIGURE, "unconfigured")
+        wait(unheard)
+        change(Transition.TRANSITION_ACTIVATE, "inactive")
+        self.wait_until_ready(deadline_s - self.clock(), alive)
 
     def wait_until_ready(self, timeout_s: float, alive: Callable[[], None]) -> None:
         """Waits until all services are there, the arm reports, and the policy hears it.

@@ -53,9 +53,9 @@ class Topic:
 
 
 TOPICS = (
+    Topic("cue", PointStamped),
     Topic("joint_states", JointState),
     Topic("joint_command", JointState),
-    Topic("cue", PointStamped),
     Topic(f"{POLICY}/policy_step", PolicyStep),
     Topic(f"{POLICY}/capsule_event", CapsuleEvent),
     Topic(f"{POLICY}/action_chunk", ActionChunk),
@@ -64,6 +64,11 @@ TOPICS = (
     Topic("/diagnostics", DiagnosticArray),
     Topic("tree_snapshot", String),
 )
+
+DEPTH = 1000
+"""Messages of a topic that may wait: several seconds of a machine that others keep busy."""
+HEARD = ("joint_states", f"{POLICY}/provenance")
+MATCHED = ("cue", f"{POLICY}/policy_step", f"{POLICY}/capsule_event")
 
 
 def typestore() -> Typestore:
@@ -136,6 +141,20 @@ class Recorder:
         if self._fault and kind is None:
             raise StorageError(f"bag {self.path}: not whole: {self._fault}")
 
+    def unheard(self) -> list[str]:
+        """What is not recorded from its first message on, in words; empty: all that comes will be.
+
+        A publisher that has not yet discovered a subscription sends nothing to it, and what it
+        sends to one that does not know it yet is lost. Both publishers whose messages are awaited
+        have discovered the subscription to their topic, and so those that were made before it;
+        ``TOPICS`` is in that order.
+        """
+        found = [f"message on {name}" for name in HEARD if not self.counts.get(name, 1)]
+        for topic, subscription in zip(self.topics, self.subscriptions, strict=True):
+            if topic.name in MATCHED and not subscription.get_publisher_count():
+                found.append(f"publisher of {topic.name} that the recorder knows")
+        return found
+
     def _subscribe(self, topic: Topic, store: Typestore) -> Any:
         name = self.node.resolve_topic_name(topic.name)
         connection = self._writer.add_connection(
@@ -155,7 +174,7 @@ class Recorder:
                 return
             self.counts[topic.name] += 1
 
-        profile = QoSProfile(depth=100)
+        profile = QoSProfile(depth=DEPTH)
         if topic.latched:
             profile.durability = DurabilityPolicy.TRANSIENT_LOCAL
         return self.node.create_subscription(topic.kind, name, write, profile, raw=True)

@@ -100,9 +100,10 @@ def _play(arguments: argparse.Namespace, log_directory: Path, bag: Path | None) 
         stack.callback(rclpy.try_shutdown)
         client = Client()
         stack.callback(client.destroy_node)
+        recorder = None
         if bag is not None:
             # Before there is anything to record: not even the first control step may be missing.
-            stack.enter_context(Recorder(client, bag))
+            recorder = stack.enter_context(Recorder(client, bag))
         processes = [
             stack.enter_context(Process(name, command, log_directory))
             for name, command in commands.items()
@@ -115,7 +116,10 @@ def _play(arguments: argparse.Namespace, log_directory: Path, bag: Path | None) 
                 process.check()
 
         try:
-            client.wait_until_ready(START_S, alive)
+            if arguments.attach:
+                client.wait_until_ready(START_S, alive)
+            else:
+                client.bring_up(START_S, alive, recorder.unheard if recorder else list)
         except DeadlineError as error:
             words = "; start them in this ROS domain: ros2 launch flashrt_ros demo.launch.py"
             if processes:
@@ -143,7 +147,6 @@ def _commands(arguments: argparse.Namespace) -> dict[str, list[str]]:
             {
                 "policy": arguments.policy,
                 "contract": shared(CONTRACT),
-                "autostart": True,
                 "torch_threads": 1,
             },
         ),
