@@ -52,6 +52,7 @@ events = st.lists(
         st.just(("tick", "")),
         st.just(("tick", "")),
         st.just(("halt", "")),
+        st.just(("restart", "")),
         st.tuples(
             st.sampled_from(["silence", "lose", "refuse", "hear"]),
             st.sampled_from(["snapshot", "restore", "fork", "preview"]),
@@ -77,6 +78,8 @@ def play(tree: Plant, event: str, verb: str) -> None:
     elif event == "halt":
         tree.root.stop(Status.INVALID)
         assert_nothing_left(tree)
+    elif event == "restart":
+        server.restart()
     elif event == "silence":
         server.silent.add(verb)
     elif event == "lose":
@@ -98,6 +101,7 @@ def assert_nothing_left(tree: Plant) -> None:
     assert all(node.status is not Status.RUNNING for node in tree.root.iterate())
     assert tree.pending == 0
     assert tree.server.capsules == {}
+    assert tree.server.pinned == set()
 
 
 @pytest.fixture(autouse=True)
