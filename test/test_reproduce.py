@@ -249,21 +249,17 @@ def test_without_provenance_it_is_said_that_nothing_can_be_compared(cut: Cut) ->
     assert any("/policy/provenance: none recorded" in words for words in found.remarks)
 
 
-@pytest.mark.parametrize("damage", [b"{", b"[", b'"', b"~"])
-@pytest.mark.parametrize("field", ["state_facts", "exec_facts", "contract", "versions"])
+@pytest.mark.parametrize("damaged", ["~", "[]"])
+@pytest.mark.parametrize("field", ["state_facts", "contract"])
 def test_a_damaged_document_among_the_provenance_is_not_used(
-    field: str, damage: bytes, cut: Cut
+    field: str, damaged: str, cut: Cut
 ) -> None:
     (victim,) = cut.rows("/provenance")
     text = getattr(victim.decoded(), field).encode()
-    raw = victim.cdr.replace(
-        text, damage + text[1:] if damage != b"[" else b"[" + b" " * (len(text) - 2) + b"]"
-    )
-    assert raw != victim.cdr or damage == b"{"
+    raw = victim.cdr.replace(text, damaged.encode().ljust(len(text)))
     found = cut.find(lambda row: row._replace(cdr=raw) if row is victim else row)
     assert found.verdict is Verdict.REPRODUCED
-    told = any(f"/policy/provenance: {field} is damaged" in words for words in found.remarks)
-    assert told == (damage != b"{")
+    assert any(f"/policy/provenance: {field} is damaged" in words for words in found.remarks)
 
 
 @pytest.mark.parametrize(
