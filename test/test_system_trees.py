@@ -8,7 +8,10 @@ within the timeout, after which the same tree works again as soon as the node is
 from __future__ import annotations
 
 import gc
+import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -76,6 +79,20 @@ class Steps(Behaviour):
         return Status.SUCCESS if good else Status.FAILURE
 
 
+RAISES = """
+import py_trees, rclpy
+from flashrt_ros import trees
+
+class Raises(py_trees.behaviour.Behaviour):
+    def update(self):
+        1 / 0
+
+rclpy.init()
+retry = trees.RetryFromCapsule("retry", Raises("child"), policy="/policy")
+trees.tick_through(retry, rclpy.create_node("program"))
+"""
+
+
 def names(stage: Stage) -> list[str]:
     return [capsule.name for capsule in stage.do("list_capsules").capsules]
 
@@ -92,6 +109,15 @@ def through(root: Behaviour, node: Any, **options: Any) -> Status:
 
 def events(stage: Stage, kind: int) -> list[CapsuleEvent]:
     return [event for event in stage.events if event.kind == kind]
+
+
+def test_a_program_that_ends_with_its_tree_leaves_no_capsules(stage: Stage) -> None:
+    stage.run()
+    environment = {**os.environ, "ROS_DOMAIN_ID": str(stage.domain)}
+    command = [sys.executable, "-c", RAISES]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+    assert "ZeroDivisionError" in done.stderr
+    assert names(stage) == []
 
 
 def test_three_lines_try_come_back_and_try_again(stage: Stage, node: Any) -> None:

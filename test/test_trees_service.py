@@ -171,6 +171,18 @@ def test_a_key_that_is_missing_or_wrong_is_a_failure_with_words(value: Any, word
     tree.close()
 
 
+def test_a_key_whose_value_has_no_such_attribute_says_what_it_has() -> None:
+    children = [
+        trees.Snapshot(response_key="answer"),
+        trees.Restore(capsule=trees.Key("answer.capsule.nam")),
+    ]
+    tree = plant(py_trees.composites.Sequence("s", memory=True, children=children))
+    assert tree.run() is Status.FAILURE
+    words = tree.root.children[1].feedback_message
+    assert "'/answer.capsule.nam', but '/answer.capsule' has no 'nam'; it has id, name," in words
+    tree.close()
+
+
 def test_an_argument_out_of_range_is_a_failure_with_words() -> None:
     tree = plant(trees.Restore(capsule="c", seed=-1))
     assert tree.tick() is Status.FAILURE

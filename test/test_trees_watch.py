@@ -168,8 +168,12 @@ def test_the_table_counts_calls_by_what_became_of_them() -> None:
     assert rows["snapshot"][1] == "1"
     assert len(rows["snapshot"]) == 5  # n, p50, p99, max
     assert rows["restore"][5:] == ["1", "refused"]
+    before = trees.verb_table(tree.root)
     tree.close()
+    assert trees.verb_table(tree.root) == before  # of the last run, until it is set up again
+    again = Plant(tree.root)
     assert trees.verb_table(tree.root).splitlines()[1:] == []
+    again.close()
 
 
 @pytest.mark.skipif(shutil.which("dot") is None, reason="needs graphviz")
@@ -177,7 +181,7 @@ def test_a_tree_as_a_drawing(tmp_path: Path) -> None:
     root = picked_root()
     root.children[0].feedback_message = 'no room in "device\\0" for <another> capsule & more'
     root.children[0].status = Status.FAILURE
-    trees.write_svg(root, tmp_path / "tree.svg")
+    trees.write_svg(root, str(tmp_path / "tree.svg"))
     drawing = ElementTree.parse(tmp_path / "tree.svg").getroot()
     texts = [element.text for element in drawing.iter("{http://www.w3.org/2000/svg}text")]
     assert texts == ["pick", "snapshot", 'no room in "device\\0" for', "<another> capsule & more"]
@@ -190,9 +194,44 @@ def test_a_drawing_tells_outcomes_apart(tmp_path: Path) -> None:
         root.children[0].status = status
         trees.write_svg(root, tmp_path / "tree.dot")
         line = (tmp_path / "tree.dot").read_text().splitlines()[-2]
-        assert line.startswith('1 [label="snapshot" shape=ellipse')
+        assert line.startswith('1 [label="snapshot" shape=component')
         colours[line] = status
     assert len(colours) == len(Status)
+
+
+def test_a_drawing_tells_kinds_apart(tmp_path: Path) -> None:
+    leaves = [Leaf(f"leaf {n}", [True]) for n in range(6)]
+    once = py_trees.composites.Sequence("sequence", True, [leaves[0], trees.Pause()])
+    root = py_trees.composites.Selector(
+        "selector",
+        True,
+        [
+            once,
+            py_trees.composites.Parallel(
+                "parallel", py_trees.common.ParallelPolicy.SuccessOnOne(), [leaves[1]]
+            ),
+            trees.RetryFromCapsule("retry", leaves[2]),
+            py_trees.decorators.Inverter("inverter", leaves[3]),
+            trees.TryBranches("branches", leaves[4:]),
+        ],
+    )
+    trees.write_svg(root, tmp_path / "tree.dot")
+    lines = (tmp_path / "tree.dot").read_text().splitlines()
+    shapes = {
+        line.split('"')[1]: line.split("shape=")[1].split()[0]
+        for line in lines
+        if "shape=" in line
+    }
+    assert shapes == {
+        **{leaf.name: "ellipse" for leaf in leaves},
+        "pause": "component",
+        "sequence": "box",
+        "selector": "octagon",
+        "parallel": "parallelogram",
+        "retry": "hexagon",
+        "inverter": "hexagon",
+        "branches": "doubleoctagon",
+    }
 
 
 def test_without_dot_it_says_what_is_missing(

@@ -159,8 +159,22 @@ class FakeClient:
 
     def __init__(self, node: FakeNode, kind: Any, name: str) -> None:
         self.srv_name, self._node, self._kind = name, node, kind
+        self.srv_type = kind
         self._pending_requests: dict[int, Any] = {}
         self.sent: list[Any] = []
+
+    @property
+    def handle(self) -> Any:
+        return self
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def take_response(self, kind: Any) -> tuple[None, None]:
+        """As if somebody spun just now."""
+        self._node.spin()
+        return None, None
 
     def service_is_ready(self) -> bool:
         if self._node.ended:
@@ -197,6 +211,7 @@ class FakeNode:
         broken: Whether sending raises.
         ended: Whether its ROS context has ended, so that it cannot tell which services there are.
         now_s: What the clock shows.
+        warnings: What was logged.
         clients: Those that were made and not destroyed.
         hear: By topic, what a subscription calls.
     """
@@ -209,6 +224,10 @@ class FakeNode:
         self.subscriptions: list[Any] = []
         self.hear: dict[str, Callable[[Any], None]] = {}
         self.mail: list[Any] = []
+        self.warnings: list[str] = []
+
+    def get_logger(self) -> Any:
+        return SimpleNamespace(warning=self.warnings.append)
 
     def create_client(self, kind: Any, name: str, callback_group: Any = None) -> FakeClient:
         self.clients.append(FakeClient(self, kind, name))

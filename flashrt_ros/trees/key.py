@@ -9,6 +9,9 @@ from py_trees.common import Access
 
 from flashrt_ros.errors import InvalidArgumentError, NotFoundError
 
+SHOWN = 12
+"""Attributes of a value that are named."""
+
 
 class Key:
     """An argument that is read from the blackboard when the behaviour begins.
@@ -79,10 +82,21 @@ class Board:
         try:
             return self._client.get(_absolute(value.name))
         except (KeyError, AttributeError):
-            raise NotFoundError(
-                f"{argument}: expected blackboard key {_absolute(value.name)!r}, which nobody has "
-                "written"
-            ) from None
+            words = self._missing(_absolute(value.name))
+            raise NotFoundError(f"{argument}: expected blackboard key {words}") from None
+
+    def _missing(self, name: str) -> str:
+        """What is not there of a key that could not be read."""
+        known, *attributes = name.split(".")
+        try:
+            found = self._client.get(known)
+        except KeyError:
+            return f"{known!r}, which nobody has written"
+        for attribute in attributes:
+            if not hasattr(found, attribute):
+                return f"{name!r}, but {known!r} has no {attribute!r}; it has {_has(found)}"
+            known, found = f"{known}.{attribute}", getattr(found, attribute)
+        return f"{name!r}, which was just written"
 
     def values(self, argument: str, value: Any) -> list[Any]:
         """Likewise, of an argument that is a list.
@@ -101,6 +115,13 @@ class Board:
         """Puts a result on the blackboard; nothing if ``key`` is empty."""
         if key:
             self._client.set(_absolute(key), value)
+
+
+def _has(value: Any) -> str:
+    """Names of the attributes of a value that say what it holds."""
+    fields = getattr(value, "get_fields_and_field_types", None)
+    names = fields() if fields is not None else [n for n in dir(value) if not n.startswith("_")]
+    return ", ".join(list(names)[:SHOWN]) + (", ..." if len(names) > SHOWN else "")
 
 
 def _absolute(name: str) -> str:

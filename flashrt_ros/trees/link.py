@@ -5,10 +5,11 @@ from __future__ import annotations
 import threading
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from rclpy.callback_groups import ReentrantCallbackGroup
+from rclpy.exceptions import InvalidHandle
 
 from flashrt_ros.errors import InvalidArgumentError
 from flashrt_ros.srv import (
@@ -52,6 +53,9 @@ RESEND_S = 1.0
 """Services answer in milliseconds, so after this long a request or its answer was lost."""
 FAREWELL_S = 5.0
 """How long the answer to a request is awaited that nobody looks at."""
+PARTING_S = 0.5
+"""How long the end of a tree waits for such answers: who goes may take its requests along."""
+PARTING_STEP_S = 0.002
 
 _links: dict[tuple[int, str], PolicyLink] = {}
 _lock = threading.Lock()
@@ -212,6 +216,10 @@ class PolicyLink:
         """Begins to drop a capsule of a composite, which may have pinned it."""
         return self.begin("drop_capsule", {"name": name, "force": True}, timeout_s, last=True)
 
+    def see_off(self, calls: Iterable[Call]) -> None:
+        """Takes over calls that drop capsules from a user who waits for them no longer."""
+        self._farewells += calls
+
     def heard(self, response: Any) -> None:
         """Notes the generation that an answer tells of."""
         self.generation = max(self.generation, getattr(response, "generation", 0))
@@ -226,9 +234,28 @@ class PolicyLink:
         return f"{self._run}-{self._serial}"
 
     def _sweep(self) -> None:
-        self._farewells = [call for call in self._farewells if not call.poll()]
+        # In place: whoever adds to it has looked it up before he begins a call, which sweeps.
+        self._farewells[:] = [call for call in self._farewells if not call.poll()]
+
+    def _part(self) -> None:
+        """Waits shortly for capsules to be dropped, whether or not somebody spins the node."""
+        end_s = time.monotonic() + PARTING_S
+        lost: list[Call] = []
+        while self._farewells:
+            lost += [call for call in self._farewells if call.poll() and call.lost]
+            self._farewells = [call for call in self._farewells if not call.over]
+            if time.monotonic() >= end_s:
+                break
+            if self._farewells and not _take_answer(self._clients["drop_capsule"]):
+                time.sleep(PARTING_STEP_S)
+        if left := [str(call.request.name) for call in lost + self._farewells]:
+            self.node.get_logger().warning(
+                f"{self.policy}: capsules that may be left, since nobody has answered the request "
+                f"to drop them: {', '.join(left)}"
+            )
 
     def _close(self) -> None:
+        self._part()
         for call in self._farewells:
             call.let_go()
         self._farewells.clear()
@@ -238,6 +265,19 @@ class PolicyLink:
         for client in self._clients.values():
             self.node.destroy_client(client)
         self._clients.clear()
+
+
+def _take_answer(client: Any) -> bool:
+    """Looks for an answer of a client in this thread; returns whether there was one."""
+    try:
+        with client.handle:
+            header, response = client.handle.take_response(client.srv_type.Response)
+        if header is None:
+            return False
+        client.get_pending_request(header.request_id.sequence_number).set_result(response)
+    except (KeyError, InvalidHandle):
+        return False  # of a call that was let go, or the node is destroyed
+    return True
 
 
 def _request(verb: str, kind: Any, fields: Mapping[str, Any]) -> Any:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 from py_trees.behaviour import Behaviour
 from py_trees.common import Status
 
 from flashrt_ros.errors import InvalidArgumentError
+from flashrt_ros.trees.call import VerbTimes
 from flashrt_ros.trees.link import PolicyLink
 
 
@@ -19,12 +22,14 @@ class Linked(Behaviour):
         services: Those that it calls.
         kind: Type of its service; None: one of the policy node's.
         link: See ``PolicyLink``; None before ``setup`` and after ``shutdown``.
+        times: Of the link, by service; stays after ``shutdown``, until the next ``setup``.
     """
 
     policy = "policy"
     services: tuple[str, ...] = ()
     kind: Any = None
     link: PolicyLink | None = None
+    times: Mapping[str, VerbTimes] = MappingProxyType({})
 
     def setup(self, **kwargs: Any) -> None:
         """Makes clients, or shares those that are there; called once, before the first tick.
@@ -44,6 +49,7 @@ class Linked(Behaviour):
             )
         self.shutdown()
         self.link = PolicyLink.shared(node, self.policy)
+        self.times = self.link.times
         for service in self.services:
             self.link.use(service, self.kind)
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import shutil
 import subprocess
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 from py_trees.behaviour import Behaviour
 from py_trees.common import Status
+from py_trees.composites import Composite, Parallel, Selector, Sequence
+from py_trees.decorators import Decorator
 from py_trees.display import unicode_tree
 
 from flashrt_ros.errors import NotFoundError
@@ -24,6 +26,16 @@ COLOURS = {
     Status.RUNNING: "khaki",
     Status.INVALID: "white",
 }
+SHAPES: Mapping[type[Behaviour], str] = {
+    Sequence: "box",
+    Selector: "octagon",
+    Parallel: "parallelogram",
+    Composite: "doubleoctagon",
+    Decorator: "hexagon",
+    Linked: "component",
+    Behaviour: "ellipse",
+}
+"""The first that fits."""
 WIDTH = 28
 """Characters of a line in a drawing."""
 
@@ -41,12 +53,13 @@ def verb_table(root: Behaviour) -> str:
     """How the services of a tree did, all of its composites' calls included.
 
     Times are from sending to the answer, at the tree, of at most the last ten thousand calls.
-    Shared with other trees on the same ROS node; gone with ``shutdown``.
+    Shared with other trees that are on the same ROS node at the time. Those of the last run stay
+    after ``shutdown``, until the tree is set up again.
     """
-    links = {id(node.link): node.link for node in root.iterate() if isinstance(node, Linked)}
+    links = {id(node.times): node.times for node in root.iterate() if isinstance(node, Linked)}
     lines = [f"{'service':16} {'n':>5} {'p50 ms':>8} {'p99 ms':>8} {'max ms':>8}  not done"]
-    for link in links.values():
-        for verb, times in sorted(link.times.items() if link is not None else ()):
+    for verbs in links.values():
+        for verb, times in sorted(verbs.items()):
             took = np.percentile(times.took_ms or (float("nan"),), (50, 99, 100))
             middle = " ".join(f"{value:8.1f}" if times.took_ms else f"{'':8}" for value in took)
             counts = (times.refused, times.lost, times.cancelled)
@@ -56,8 +69,11 @@ def verb_table(root: Behaviour) -> str:
     return "\n".join(lines) + "\n"
 
 
-def write_svg(root: Behaviour, path: Path) -> None:
+def write_svg(root: Behaviour, path: str | Path) -> None:
     """Draws a tree, its outcomes in colour and words, with the program ``dot``.
+
+    A box is a Sequence, an octagon a Selector, a parallelogram a Parallel, a hexagon a decorator;
+    a double octagon is another composite, and what calls services of a node has tabs.
 
     Args:
         root: Of the tree.
@@ -67,7 +83,7 @@ def write_svg(root: Behaviour, path: Path) -> None:
         NotFoundError: There is no ``dot`` here.
         RuntimeError: ``dot`` failed, with its words.
     """
-    graph = _graph(root)
+    path, graph = Path(path), _graph(root)
     if path.suffix == ".dot":
         path.write_text(graph, encoding="utf-8")
         return
@@ -77,20 +93,20 @@ def write_svg(root: Behaviour, path: Path) -> None:
             f"{path}: expected graphviz's program 'dot' for a drawing, found none on PATH; "
             "install graphviz (apt install graphviz), or write a .dot file"
         )
-    command: Sequence[str] = (program, "-Tsvg", "-o", str(path))
+    command = (program, "-Tsvg", "-o", str(path))
     done = subprocess.run(command, input=graph, capture_output=True, text=True, timeout=DOT_S)
     if done.returncode:
         raise RuntimeError(f"{path}: dot ended with {done.returncode}: {done.stderr.strip()}")
 
 
 def _graph(root: Behaviour) -> str:
-    """In graphviz's language: composites are boxes; children are in order, left to right."""
+    """In graphviz's language; children are in order, left to right."""
     nodes = _in_order(root)
     number = {id(node): index for index, node in enumerate(nodes)}
     lines = ['node [style=filled fontname="sans-serif" fontsize=10];', "ordering=out;"]
     for index, node in enumerate(nodes):
         label = [node.name, *textwrap.wrap(node.feedback_message, WIDTH)]
-        shape = "box" if node.children else "ellipse"
+        shape = next(shape for kind, shape in SHAPES.items() if isinstance(node, kind))
         words = "\\n".join(line.replace("\\", "\\\\").replace('"', '\\"') for line in label)
         lines.append(f'{index} [label="{words}" shape={shape} fillcolor={COLOURS[node.status]}];')
         lines += [f"{index} -> {number[id(child)]};" for child in node.children]

@@ -178,11 +178,14 @@ class Script(Linked):
         steps, self._steps = self._steps, None
         if steps is not None:
             steps.close()
+        drops = [call for call in self._calls if call.verb == "drop_capsule"]
         for call in self._calls:
-            call.let_go()
+            if call not in drops or self.link is None:
+                call.let_go()
         self._calls.clear()
         names, self._kept = self._kept, []
         if self.link is not None:
+            self.link.see_off(drops)
             self.link.farewell(names)
 
     def _whole(self) -> Steps:
