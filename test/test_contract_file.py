@@ -88,6 +88,7 @@ def test_defaults_are_for_sensors_and_for_safety() -> None:
         ("control_rate_hz", True, "control_rate_hz: expected a finite number.*found bool True"),
         ("control_rate_hz", "5e1", r"found text '5e1'; a number .* point before an exponent"),
         ("control_rate_hz", float("nan"), "control_rate_hz: expected a finite number"),
+        ("control_rate_hz", 0, r"up to 1000, found int 0$"),
         ("control_rate_hz", 10**400, "control_rate_hz: expected a finite number"),
         ("on_time_jump", "holt", "one of hold, reset, found text 'holt'; did you mean 'hold'"),
         ("observations", [], "observations: expected a list of mappings, at least one"),

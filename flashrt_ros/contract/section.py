@@ -215,7 +215,7 @@ class Section:
         value = self.raw(key, words, default)
         number = as_number(value)
         if number is None or not least <= number <= most or not number > above:
-            self.fail(key, words, value, _hint(value))
+            self.fail(key, words, value, _hint(value) if isinstance(value, str) else "")
         return number
 
     def flag(self, key: str, default: Any = REQUIRED) -> bool:
