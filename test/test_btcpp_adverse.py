@@ -87,6 +87,23 @@ def test_a_time_limit_is_a_parent_that_halts(plant: Plant) -> None:
         plant.tree("<Timeout><Try/></Timeout>")
 
 
+def test_drops_that_are_halted_are_sent_when_the_service_is_back(plant: Plant) -> None:
+    plant.outcomes, halts = [True], [False]
+    plant.factory.leaf("Halt", lambda ports: halts[0])
+    body = f"<ReactiveFallback><Halt/>{NODES['retry']}</ReactiveFallback>"
+    with plant.tree(body) as tree:
+        while not plant.live:
+            assert plant.tick(tree) == "RUNNING"
+        plant.node.there = False
+        assert plant.tick(tree) == "RUNNING"  # the child has succeeded, and its capsule should go
+        halts[0] = True
+        assert plant.tick(tree) == "SUCCESS"
+        assert plant.server.capsules != {}
+        plant.node.there = True
+    plant.node.spin()
+    assert plant.server.capsules == {}
+
+
 def test_a_leaf_that_is_halted_by_itself_keeps_the_capsule(plant: Plant) -> None:
     """The control of the above: not every halt below a control node is one of the node."""
     cuts = [False, True]
