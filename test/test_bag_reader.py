@@ -5,6 +5,7 @@ refuses them whole, or quietly gives fewer messages, makes an evaluation wrong. 
 are compared with what rosbags' own reader gives.
 """
 
+import re
 import sqlite3
 import struct
 from pathlib import Path
@@ -87,9 +88,28 @@ def test_cut_file_is_read_up_to_the_cut(tmp_path: Path, compression: Compression
     with BagReader(path) as bag:
         read = [(m.topic, m.time_ns, m.cdr) for m in bag.messages()]
         assert bag.count == len(read)
-        assert any("cut or unreadable from byte" in words for words in bag.defects)
+        assert any("cut or unreadable" in words for words in bag.defects)
     assert len(whole) // 4 < len(read) < len(whole)
     assert read == whole[: len(read)]
+
+
+@pytest.mark.parametrize("compression", list(CompressionType))
+def test_a_cut_chunk_says_what_of_it_was_saved(
+    tmp_path: Path, compression: CompressionType
+) -> None:
+    # One chunk: nothing but what is saved of it can be read.
+    rows = joint_rows(4000)
+    path = write_mcap(tmp_path / "a.mcap", rows, compression=compression, chunk_size=1 << 22)
+    data = path.read_bytes()
+    path.write_bytes(data[: len(data) // 3])
+    with BagReader(path) as bag:
+        read = [(m.topic, m.time_ns, m.cdr) for m in bag.messages()]
+        (words,) = bag.defects
+        assert "cut or unreadable within the chunk from byte" in words
+        of_chunk, up_to_s = re.search(r"; (\d+) messages of .* up to ([\d.]+) s", words).groups()
+        assert int(of_chunk) == len(read) > 100
+        assert float(up_to_s) == pytest.approx((read[-1][1] - read[0][1]) / 1e9, abs=1e-3)
+        assert bag.span_ns == (read[0][1], read[-1][1])
 
 
 @settings(
@@ -241,17 +261,38 @@ def test_whole_file_and_message_compression(tmp_path: Path) -> None:
     assert all_messages(folder) == expected
 
 
-def test_damaged_sqlite_file_is_read_as_far_as_it_goes(tmp_path: Path) -> None:
+def test_a_damaged_place_of_an_sqlite_file_is_read_around(tmp_path: Path) -> None:
     file = next(write_folder(tmp_path / "bag", mcap=False, count=400).glob("*.db3"))
     expected = all_messages(file)
-    data = file.read_bytes()
+    data = bytearray(file.read_bytes())
     page = struct.unpack_from(">H", data, 16)[0]
-    cut = len(data) // 2 // page * page
-    file.write_bytes(data[:cut] + b"\xff" * (len(data) - cut))
+    leaves = [at for at in range(0, len(data), page) if data[at] == 13]  # of tables
+    place = leaves[len(leaves) // 2]
+    data[place : place + page] = b"\xff" * page
+    file.write_bytes(data)
     with BagReader(file) as bag:
         read = [(m.topic, m.time_ns, m.cdr) for m in bag.messages()]
-        assert any("damaged" in words for words in bag.defects)
-    assert 0 < len(read) < len(expected)
+        assert bag.count == len(read)
+        (words,) = bag.defects  # once
+        assert "damaged (" in words
+        assert f"{len(read)} messages saved, up to" in words
+    assert len(expected) - 100 < len(read) < len(expected)
+    assert read == [message for message in expected if message in set(read)]
+    assert read[-1] == expected[-1]  # also what lies behind it
+
+
+@pytest.mark.parametrize("share", [0.3, 0.6, 0.95])
+def test_a_cut_sqlite_file_is_read_up_to_the_cut(tmp_path: Path, share: float) -> None:
+    file = next(write_folder(tmp_path / "bag", mcap=False, count=800).glob("*.db3"))
+    expected, size = all_messages(file), file.stat().st_size
+    with file.open("r+b") as end:
+        end.truncate(int(size * share))
+    with BagReader(file) as bag:
+        read = [(m.topic, m.time_ns, m.cdr) for m in bag.messages()]
+        assert bag.count == len(read)
+        (words,) = bag.defects
+        assert f"cut ({int(size * share)} of {size} bytes are there)" in words
+    assert len(expected) * share / 3 < len(read) < len(expected)
     assert read == expected[: len(read)]
 
 

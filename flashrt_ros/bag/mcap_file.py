@@ -26,7 +26,7 @@ from lz4 import frame as lz4
 from mcap.data_stream import ReadDataStream
 from mcap.records import Channel, Schema
 
-from flashrt_ros.bag.message import Definition, Message, Topic, long_type
+from flashrt_ros.bag.message import Definition, Message, Topic, long_type, saved_up_to
 from flashrt_ros.errors import CorruptError
 
 MAGIC = b"\x89MCAP0\r\n"
@@ -86,6 +86,7 @@ class McapFile:
         self._schemas: dict[int, Schema] = {}
         self._channels: dict[int, Channel] = {}
         self._chunks: list[_Chunk] = []
+        self._cut_words = ""
         # Messages outside chunks: log time, file offset, bytes, channel id. Plain numbers, as a
         # recording without chunks may have tens of millions of them.
         self._loose = array("q")
@@ -162,10 +163,15 @@ class McapFile:
         """Log time of the first and the last message; None without messages."""
         chunks = [chunk for chunk in self._chunks if chunk.counts]
         times = [chunk.start_ns for chunk in chunks] + [chunk.end_ns for chunk in chunks]
-        if self._loose:
-            loose_N = np.array(self._loose, dtype=np.int64)[::4]
-            times += [int(loose_N.min()), int(loose_N.max())]
+        times += self._loose_times()
         return (min(times), max(times)) if times else None
+
+    def _loose_times(self) -> list[int]:
+        """The first and the last; none without such messages."""
+        if not self._loose:
+            return []
+        loose_N = np.array(self._loose, dtype=np.int64)[::4]
+        return [int(loose_N.min()), int(loose_N.max())]
 
     def _walk(self) -> None:
         """Finds every record of the file; notes where it was cut."""
@@ -201,11 +207,14 @@ class McapFile:
             elif opcode == MESSAGE_INDEX and self._chunks:
                 self._add_index(self._file.read(length))
             position, closed = end, opcode == FOOTER
-        if not closed:
-            self.defects.append(
-                f"{self.path.name}: cut or unreadable from byte {position} of {size} on "
-                "(the recording was not closed); read up to there"
-            )
+        if closed:
+            return
+        where = f"{self.path.name}: cut or unreadable"
+        closing = f"of {size} on (the recording was not closed)"
+        if self._chunks and not self._chunks[-1].whole:
+            self._cut_words = f"{where} within the chunk from byte {position} {closing}"
+        else:
+            self.defects.append(f"{where} from byte {position} {closing}; read up to there")
 
     def _add_chunk(self, start: int, end: int, whole: bool) -> None:
         head = self._file.read(min(CHUNK_HEAD.size + SIZE.size, end - start))
@@ -246,7 +255,19 @@ class McapFile:
         for chunk in self._chunks:
             if chunk.whole and chunk.counts and all(key in self._channels for key in chunk.counts):
                 continue
-            chunk.counts = Counter(key for key, _, _ in self._chunk_messages(chunk))
+            times: list[int] = []
+            chunk.counts = Counter()
+            for key, log_ns, _ in self._chunk_messages(chunk):
+                chunk.counts[key] += 1
+                times.append(log_ns)
+            if not chunk.whole:
+                # What the chunk's head says of its end was lost with its end.
+                chunk.end_ns = max(times, default=chunk.start_ns)
+                first_ns = min([each.start_ns for each in self._chunks] + self._loose_times())
+                self.defects.append(
+                    f"{self._cut_words}; {len(times)} messages of that chunk saved"
+                    + (saved_up_to(first_ns, max(times)) if times else "")
+                )
 
     def _list_topics(self) -> tuple[Topic, ...]:
         by_channel: Counter[int] = Counter(self._loose[3::4])

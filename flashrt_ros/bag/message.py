@@ -87,3 +87,10 @@ def long_type(name: str) -> str:
     """Returns ``package/msg/Name`` for the short form ``package/Name`` of old recordings."""
     package, _, rest = name.partition("/")
     return name if "/" in rest or not rest else f"{package}/msg/{rest}"
+
+
+def saved_up_to(first_ns: int | None, last_ns: int | None) -> str:
+    """For the words on a cut file: how far behind its beginning the last message is."""
+    if first_ns is None or last_ns is None:
+        return ""
+    return f", up to {(last_ns - first_ns) / 1e9:.3f} s behind the first"

@@ -20,6 +20,8 @@ from flashrt_ros.bag.message import EARLIEST_NS, Definition, Message, StorageFil
 from flashrt_ros.bag.sqlite_file import SqliteFile
 from flashrt_ros.errors import CorruptError, NotFoundError
 
+FOLDED = 3
+"""Topics whose number of messages is another one than promised: of more one line says it."""
 __all__ = ["BagReader", "Definition", "Message", "Topic"]
 
 
@@ -50,6 +52,7 @@ class BagReader:
         self._unpacked = tempfile.TemporaryDirectory(prefix="flashrt_ros_bag_")
         self._files: list[StorageFile] = []
         self._defects = found.defects
+        self._of_topics: list[str] = []
         self._undone: Counter[str] = Counter()
         try:
             for file in found.files:
@@ -69,13 +72,21 @@ class BagReader:
         self._compare(found.promised)
 
     @property
+    def file_defects(self) -> list[str]:
+        """What is amiss with its files, in words: missing, cut, damaged."""
+        return self._defects + [words for file in self._files for words in file.defects]
+
+    @property
     def defects(self) -> list[str]:
-        """What is amiss, in words; reading may add to it."""
-        found = self._defects + [words for file in self._files for words in file.defects]
-        return found + [
-            f"{topic}: {count} messages whose zstd compression is damaged; left out"
-            for topic, count in self._undone.items()
-        ]
+        """What is amiss, in words, that of files first; reading may add to it."""
+        return (
+            self.file_defects
+            + self._of_topics
+            + [
+                f"{topic}: {count} messages whose zstd compression is damaged; left out"
+                for topic, count in self._undone.items()
+            ]
+        )
 
     @property
     def count(self) -> int:
@@ -156,22 +167,34 @@ class BagReader:
         names = Counter(topic.name for topic in self.topics)
         for name, types in names.items():
             if types > 1:
-                self._defects.append(f"{name}: recorded with {types} different types")
+                self._of_topics.append(f"{name}: recorded with {types} different types")
         found = {(topic.name, topic.type): topic.count for topic in self.topics}
-        for (name, kind), count in sorted((promised or {}).items()):
-            if found.get((name, kind), 0) != count:
-                self._defects.append(
-                    f"{name}: metadata.yaml promises {count} messages, the files hold "
-                    f"{found.get((name, kind), 0)}"
-                )
+        other = [
+            (name, count, found.get((name, kind), 0))
+            for (name, kind), count in sorted((promised or {}).items())
+            if found.get((name, kind), 0) != count
+        ]
+        if len(other) > FOLDED:
+            worst = sorted(other, key=lambda each: -abs(each[1] - each[2]))[:FOLDED]
+            words = ", ".join(f"{name} {count} and {held}" for name, count, held in worst)
+            self._of_topics.append(
+                f"metadata.yaml promises {sum(count for _, count, _ in other)} messages on "
+                f"{len(other)} topics, the files hold {sum(held for *_, held in other)}; furthest "
+                f"apart: {words}"
+            )
+        else:
+            self._of_topics += [
+                f"{name}: metadata.yaml promises {count} messages, the files hold {held}"
+                for name, count, held in other
+            ]
         if promised is not None:
             for (name, _), count in found.items():
                 if count and not any(name == other for other, _ in promised):
-                    self._defects.append(
+                    self._of_topics.append(
                         f"{name}: {count} messages, but not listed in metadata.yaml"
                     )
         for topic in self.topics:
             if topic.is_service_event:
-                self._defects.append(
+                self._of_topics.append(
                     f"{topic.name}: {topic.count} service events; passed through undecoded"
                 )

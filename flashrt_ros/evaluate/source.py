@@ -102,6 +102,7 @@ class BagSource:
         self.topics = self._reader.topics
         self.start_ns, self.end_ns = self._reader.span_ns
         self._own: list[str] = []
+        self._named: list[str] = []
         self._unread: list[str] = []
         self._timeline: Timeline | None = None
 
@@ -112,11 +113,14 @@ class BagSource:
 
     @property
     def defects(self) -> list[str]:
-        """What is amiss, in words."""
-        found = self._reader.defects + self._own + self._unread
+        """What is amiss, in words: with files, with what the contract reads, with the rest."""
+        files = self._reader.file_defects
+        found = list(self._own)
         if self._timeline is not None:
             found += _words(self._timeline)
-        return found
+        found += [each for each in self._reader.defects if each not in files] + self._unread
+        first = tuple(f"{name}: " for name in self._named)
+        return files + sorted(found, key=lambda words: not words.startswith(first))
 
     def elements(self, setting: Setting) -> Elements:
         """The action as contract and policy have it."""
@@ -222,6 +226,7 @@ class BagSource:
             for topic in self.topics
             if topic.count and topic.type not in known and not topic.is_service_event
         ]
+        self._named = [*inputs, *commands, *contract.needed_topics(), *commands.values()]
         marker = ""
         if setting.episodes is not None and setting.episodes.topic:
             marks = recorded.get(setting.episodes.topic.strip("/"))
