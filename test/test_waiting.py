@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 from flashrt_ros.ros.intake import InputFigures
@@ -24,12 +25,25 @@ class Graph:
         return [
             ("/left/joint_states", [TYPE]),
             ("/silent", [TYPE]),
+            ("/policy/shadow/joint_command", [TYPE]),
             ("/joint_state", [TYPE]),
             ("/camera", ["sensor_msgs/msg/Image"]),
         ]
 
     def count_publishers(self, topic: str) -> int:
         return self.publishers.get(topic, 0)
+
+    def get_name(self) -> str:
+        return "policy"
+
+    def get_namespace(self) -> str:
+        return "/"
+
+    def get_publishers_info_by_topic(self, topic: str) -> list[Any]:
+        """The shadow is the node's own; the control is that without it there were two."""
+        own = SimpleNamespace(node_namespace="/", node_name="policy")
+        robot = SimpleNamespace(node_namespace="/", node_name="robot")
+        return [own] if "shadow" in topic else [robot] * self.count_publishers(topic)
 
     def log(self, level: str, words: str) -> None:
         self.lines.append((level, words))

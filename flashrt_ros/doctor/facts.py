@@ -52,6 +52,7 @@ class Ros:
         loop_ms: Time of one message from a publisher to a subscription; None where none arrived.
         loop_error: Why none arrived.
         domain: ``ROS_DOMAIN_ID``.
+        ephemeral: First and last port that the system gives to programs that ask for any.
         discovery_range: ``ROS_AUTOMATIC_DISCOVERY_RANGE``.
         localhost_only: ``ROS_LOCALHOST_ONLY``, deprecated.
         profiles: Fast DDS profile files set, and whether they exist.
@@ -71,6 +72,7 @@ class Ros:
     loop_ms: float | None = 1.0
     loop_error: str = ""
     domain: str = ""
+    ephemeral: tuple[int, int] = (32768, 60999)
     discovery_range: str = "LOCALHOST"
     localhost_only: str = ""
     profiles: dict[str, bool] = field(default_factory=dict)

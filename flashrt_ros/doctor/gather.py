@@ -110,6 +110,7 @@ def read_ros(environment: Mapping[str, str]) -> Ros:
         source_tree=source_tree,
         interfaces_differing=differing(tree, share) if share is not None else (),
         domain=environment.get("ROS_DOMAIN_ID", ""),
+        ephemeral=_ephemeral_ports(),
         discovery_range=environment.get("ROS_AUTOMATIC_DISCOVERY_RANGE", ""),
         localhost_only=environment.get("ROS_LOCALHOST_ONLY", ""),
         profiles=profiles,
@@ -118,6 +119,14 @@ def read_ros(environment: Mapping[str, str]) -> Ros:
         foreign_wheels=bool(environment.get("_ROS_WHEELS_BOOTSTRAP_COMPLETE"))
         and sys.prefix not in library,
     )
+
+
+def _ephemeral_ports() -> tuple[int, int]:
+    try:
+        first, last = Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()
+        return int(first), int(last)
+    except (OSError, ValueError):
+        return Ros.ephemeral
 
 
 def read_package() -> Package:

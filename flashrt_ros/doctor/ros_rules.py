@@ -5,7 +5,10 @@ from __future__ import annotations
 from flashrt_ros.doctor.facts import Machine, Ros
 from flashrt_ros.hardware.finding import Area, Finding
 
-DOMAINS = range(0, 102)
+DOMAINS = range(0, 233)
+"""DDS-RTPS 9.6.2: the ports of higher ones are above 65535."""
+FIRST_PORT, PORTS = 7400, 250
+"""Of domain 0, and of each domain."""
 RANGES = ("SUBNET", "LOCALHOST", "OFF", "SYSTEM_DEFAULT")
 WHEELS = "pip install 'ros-jazzy-rclpy[fastrtps]' ros-jazzy-common-interfaces"
 
@@ -76,8 +79,21 @@ def _judge_interfaces(area: Area, ros: Ros) -> None:
 
 
 def _judge_discovery(area: Area, ros: Ros) -> None:
+    free = _free_of(*ros.ephemeral)
     if ros.domain and not (ros.domain.isdigit() and int(ros.domain) in DOMAINS):
-        area.fail("ROS_DOMAIN_ID", f"{ros.domain!r}, expected 0 to 101", "export ROS_DOMAIN_ID=0")
+        area.fail(
+            "ROS_DOMAIN_ID",
+            f"{ros.domain!r}, expected a number from 0 to {DOMAINS[-1]}",
+            f"export ROS_DOMAIN_ID=N with the number of your robot's nodes, best {free}",
+        )
+    elif ros.domain and _shares_ports(int(ros.domain), *ros.ephemeral):
+        first, last = ros.ephemeral
+        area.warn(
+            "ROS_DOMAIN_ID",
+            f"{ros.domain}: works, but its ports are among those that this system gives to any "
+            f"program ({first} to {last}): now and then a node may not start",
+            f"a domain of {free} for all nodes of the robot, if that happens",
+        )
     else:
         area.ok("ROS_DOMAIN_ID", ros.domain or "unset (0)")
     if ros.localhost_only not in {"", "0"}:
@@ -103,6 +119,18 @@ def _judge_discovery(area: Area, ros: Ros) -> None:
         area.fail(name, "OFF: nodes find nobody", f"export {name}=LOCALHOST")
     else:
         area.ok(name, ros.discovery_range)
+
+
+def _shares_ports(domain: int, first: int, last: int) -> bool:
+    begin = FIRST_PORT + PORTS * domain
+    return begin <= last and begin + PORTS > first
+
+
+def _free_of(first: int, last: int) -> str:
+    """The domains none of whose ports is in a range."""
+    free = [domain for domain in DOMAINS if not _shares_ports(domain, first, last)]
+    ends = [d for d in free if d - 1 not in free or d + 1 not in free]
+    return " or ".join(f"{a} to {b}" for a, b in zip(ends[::2], ends[1::2], strict=False))
 
 
 def _judge_loop(area: Area, ros: Ros) -> None:

@@ -23,10 +23,9 @@ from rclpy.qos import DurabilityPolicy, QoSProfile
 from flashrt_ros import srv
 from flashrt_ros.errors import DeadlineError, InvalidArgumentError, NotFoundError
 from flashrt_ros.msg import PolicyStatus
+from flashrt_ros.ros.found import policy_nodes, policy_nodes_in_words
 from flashrt_ros.ros.verb_names import TRANSITIONS, VERBS
 
-MARK = "flashrt_ros/srv/Snapshot"
-"""Type of a service that policy nodes alone have."""
 SETTLE_S = 0.5
 """After the first policy node was found: are there others?"""
 LATCHED = QoSProfile(depth=1, durability=DurabilityPolicy.TRANSIENT_LOCAL)
@@ -65,11 +64,12 @@ class Client:
             until_s = min(time.monotonic() + SETTLE_S, self._end_s)
             self._until(lambda: time.monotonic() > until_s)
         found = self._nodes()
-        there = f"; policy nodes here: {', '.join(found)}" if found else "; no policy node is here"
+        there = f"; {policy_nodes_in_words(self._node)}"
         if not found or name:
             domain = os.environ.get("ROS_DOMAIN_ID", "0")
             raise NotFoundError(
-                f"expected policy node {name or 'any'} within {self._timeout_s:g} s in ROS domain "
+                f"expected {f'policy node {name}' if name else 'a policy node'} within "
+                f"{self._timeout_s:g} s in ROS domain "
                 f"{domain}, found none{there}"
             )
         if len(found) > 1:
@@ -115,8 +115,7 @@ class Client:
         return found
 
     def _nodes(self) -> list[str]:
-        services = self._node.get_service_names_and_types()
-        return sorted(n.rpartition("/")[0] for n, types in services if MARK in types)
+        return policy_nodes(self._node)
 
     def _ask(self, kind: Any, name: str, request: Any) -> Any:
         client = self._node.create_client(kind, name)

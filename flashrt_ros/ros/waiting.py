@@ -65,7 +65,7 @@ class Waiting:
         others = sorted(
             name
             for name, types in self._node.get_topic_names_and_types()
-            if figures.type in types and name != topic and self._node.count_publishers(name)
+            if figures.type in types and name != topic and self._others_publish(name)
         )
         if not others:
             return f"{words}, and no other topic of this type has one"
@@ -74,3 +74,9 @@ class Waiting:
             f"{words}; of this type there are {', '.join(others[:SHOWN])}{more}: change `topic` "
             "in the contract, or remap"
         )
+
+    def _others_publish(self, topic: str) -> bool:
+        """Whether anybody does but this node itself, whose commands and shadows are no inputs."""
+        own = (self._node.get_namespace(), self._node.get_name())
+        found = self._node.get_publishers_info_by_topic(topic)
+        return any((each.node_namespace, each.node_name) != own for each in found)
