@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+import struct
 from pathlib import Path
 from typing import Any
 
@@ -25,14 +26,16 @@ from evaluate_bags import (
     write_contract,
     write_hold,
 )
-from mcap.writer import Writer
+from mcap.writer import IndexType, Writer
 
+from flashrt_ros.bag.mcap_file import CHUNK, RECORD
 from flashrt_ros.bag.reader import BagReader
 from flashrt_ros.errors import CorruptError
 from flashrt_ros.evaluate import report
 from flashrt_ros.evaluate.evaluator import Candidate, Evaluator, Options
 
 FLOAT = "std_msgs/msg/Float64"
+TOPICS = ("/joint_states", "/joint_command")
 
 
 def write(path: Path, rows: list[Row]) -> Path:
@@ -126,3 +129,34 @@ def test_metadata_of_another_shape_promise_nothing(entry: str, tmp_path: Path) -
         assert len(list(bag.messages())) == 40
     with pytest.raises(CorruptError, match="found neither"):
         BagReader("/dev/null")
+
+
+@pytest.mark.parametrize("index", [True, False])
+def test_times_in_chunk_headers_are_not_trusted(index: bool, tmp_path: Path) -> None:
+    rows = arm_rows(40, wave, wave)
+    path = tmp_path / "bag.mcap"
+    with path.open("wb") as sink:
+        writer = Writer(
+            sink, chunk_size=1024, index_types=IndexType.ALL if index else IndexType.NONE
+        )
+        writer.start("ros2", "test")
+        schema = writer.register_schema("sensor_msgs/msg/JointState", "", b"")
+        channels = {name: writer.register_channel(name, "cdr", schema) for name in TOPICS}
+        for topic, _, log_ns, data in rows:
+            writer.add_message(channels[topic], log_ns, data, log_ns)
+        writer.finish()
+    with BagReader(path) as bag:
+        assert bag.defects == []
+        whole, span_ns = list(bag.messages()), bag.span_ns
+    raw, position = bytearray(path.read_bytes()), 8
+    while position + RECORD.size <= len(raw):
+        opcode, length = RECORD.unpack_from(raw, position)
+        if opcode == CHUNK:
+            struct.pack_into("<QQ", raw, position + RECORD.size, 0, 0)
+        position += RECORD.size + length
+    path.write_bytes(raw)
+    with BagReader(path) as bag:
+        assert (list(bag.messages()), bag.span_ns) == (whole, span_ns)
+        half_ns = START_NS + 20 * PERIOD_NS
+        assert list(bag.messages(start_ns=half_ns)) == [m for m in whole if m.time_ns >= half_ns]
+        assert any("chunks whose headers name other times" in words for words in bag.defects)

@@ -57,6 +57,7 @@ class _Chunk:
         compression: ``""``, ``lz4`` or ``zstd``.
         whole: False where the file was cut in this chunk.
         counts: Messages by channel id, None until known.
+        seen_ns: Earliest and latest log time by index or messages, None until known.
     """
 
     offset: int
@@ -68,6 +69,12 @@ class _Chunk:
     compression: str
     whole: bool
     counts: Counter[int] | None = None
+    seen_ns: tuple[int, int] | None = None
+
+    def see(self, first_ns: int, last_ns: int) -> None:
+        """Messages were found from one log time to the other."""
+        first, last = self.seen_ns or (first_ns, last_ns)
+        self.seen_ns = (min(first, first_ns), min(max(last, last_ns), LATEST_NS))
 
 
 class McapFile:
@@ -249,25 +256,46 @@ class McapFile:
         chunk = self._chunks[-1]
         chunk.counts = chunk.counts or Counter()
         chunk.counts[key] += size // 16
+        entries = min(size, len(record) - INDEX_HEAD.size) // 16
+        if entries:
+            times = np.frombuffer(record, "<u8", 2 * entries, INDEX_HEAD.size)[::2]
+            chunk.see(int(times.min()), int(times.max()))
 
     def _count(self) -> None:
-        """Opens those chunks whose content no index tells."""
+        """Opens those chunks whose content no index tells, and looks at the times of all."""
+        wrong = 0
         for chunk in self._chunks:
-            if chunk.whole and chunk.counts and all(key in self._channels for key in chunk.counts):
-                continue
-            times: list[int] = []
-            chunk.counts = Counter()
-            for key, log_ns, _ in self._chunk_messages(chunk):
-                chunk.counts[key] += 1
-                times.append(log_ns)
-            if not chunk.whole:
-                # What the chunk's head says of its end was lost with its end.
-                chunk.end_ns = max(times, default=chunk.start_ns)
-                first_ns = min([each.start_ns for each in self._chunks] + self._loose_times())
-                self.defects.append(
-                    f"{self._cut_words}; {len(times)} messages of that chunk saved"
-                    + (saved_up_to(first_ns, max(times)) if times else "")
-                )
+            known = chunk.whole and chunk.counts
+            if not (known and all(key in self._channels for key in chunk.counts or ())):
+                self._open_chunk(chunk)
+            # What is read from a time on goes by these: a wrong one would lose messages.
+            said_ns = (min(chunk.start_ns, LATEST_NS), min(chunk.end_ns, LATEST_NS))
+            if chunk.seen_ns is not None and chunk.seen_ns != said_ns:
+                wrong += chunk.whole
+                chunk.start_ns, chunk.end_ns = chunk.seen_ns
+        if wrong:
+            self.defects.append(
+                f"{self.path.name}: {wrong} chunks whose headers name other times than their "
+                "messages have; the messages count"
+            )
+
+    def _open_chunk(self, chunk: _Chunk) -> None:
+        """Counts what is in it; says of a cut one what was saved."""
+        times: list[int] = []
+        chunk.counts, chunk.seen_ns = Counter(), None
+        for key, log_ns, _ in self._chunk_messages(chunk):
+            chunk.counts[key] += 1
+            times.append(log_ns)
+        if times:
+            chunk.see(min(times), max(times))
+        if not chunk.whole:
+            # What the chunk's head says of its end was lost with its end.
+            chunk.end_ns = max(times, default=chunk.start_ns)
+            first_ns = min([each.start_ns for each in self._chunks] + self._loose_times())
+            self.defects.append(
+                f"{self._cut_words}; {len(times)} messages of that chunk saved"
+                + (saved_up_to(first_ns, max(times)) if times else "")
+            )
 
     def _list_topics(self) -> tuple[Topic, ...]:
         by_channel: Counter[int] = Counter(self._loose[3::4])
