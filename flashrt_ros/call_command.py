@@ -58,8 +58,30 @@ def run(arguments: argparse.Namespace) -> int:
             )
             return 0 if done else 1
         response = plain(client.call(node, verb, fields))
-    _tell(response, arguments.json)
+    if verb == "list_capsules" and response["success"] and not arguments.json:
+        print(_table(response))
+    else:
+        _tell(response, arguments.json)
     return 0 if response["success"] else 1
+
+
+def _table(response: dict[str, Any]) -> str:
+    """Capsules, one a line."""
+    from flashrt_ros.hardware.memory import in_words
+
+    rows = [("name", "episode", "step", "tier", "size", "", "id")]
+    for capsule in response["capsules"]:
+        marks = ", ".join(mark for mark in ("pinned", "automatic") if capsule[mark])
+        place = (str(capsule["episode"]), str(capsule["step"]), capsule["tier"])
+        size = in_words(capsule["size_bytes"])
+        rows.append((capsule["name"], *place, size, marks, capsule["id"]))
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = [
+        "  ".join(word.ljust(width) for word, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    ]
+    used, budget = in_words(response["bytes_used"]), in_words(response["bytes_budget"])
+    return "\n".join([response["message"], *lines, f"{used} of {budget} in use"])
 
 
 def _tell(response: dict[str, Any], as_json: bool) -> None:

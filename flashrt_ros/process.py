@@ -8,13 +8,15 @@ from __future__ import annotations
 import contextlib
 import os
 import random
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import flashrt_ros
@@ -125,6 +127,22 @@ def with_this_package(environment: Mapping[str, str]) -> dict[str, str]:
     parent = str(Path(flashrt_ros.__file__).resolve().parents[1])
     places = [parent, *filter(None, environment.get("PYTHONPATH", "").split(os.pathsep))]
     return {**environment, "PYTHONPATH": os.pathsep.join(places)}
+
+
+@contextlib.contextmanager
+def log_folder(word: str) -> Iterator[tuple[Path, Callable[[], None]]]:
+    """A folder for the logs of nodes that play something, and what is called if all went well.
+
+    Then it is removed in the end; otherwise it stays, and its place is printed.
+    """
+    folder, well = Path(tempfile.mkdtemp(prefix=f"flashrt_ros_{word}_")), []
+    try:
+        yield folder, lambda: well.append(True)
+    finally:
+        if well:
+            shutil.rmtree(folder, ignore_errors=True)
+        else:
+            print(f"logs: {folder}", file=sys.stderr, flush=True)
 
 
 def set_environment(domain: int, log_directory: Path) -> None:

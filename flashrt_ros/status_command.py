@@ -27,6 +27,7 @@ def run(arguments: argparse.Namespace) -> int:
         node = client.find(arguments.node)
         status = client.status(node)
         entries = client.diagnostics(node)
+        named = [] if not status.policy else client.call(node, "list_capsules", {}).capsules
     reason = f": {status.reason}" if status.reason else ""
     shadow = " (dry run)" if status.dry_run else ""
     print(f"{node}: {Mode(status.mode).name}{shadow}{reason}")
@@ -35,7 +36,8 @@ def run(arguments: argparse.Namespace) -> int:
         used, budget = in_words(status.bytes_used), in_words(status.bytes_budget)
         print(f"policy {status.policy} on {status.device}{task}")
         print(f"episode {status.episode}, step {status.step}, generation {status.generation}")
-        print(f"{status.capsules} capsules, {used} of {budget}")
+        automatic = max(status.capsules - len(named), 0)
+        print(f"capsules: {len(named)} named, {automatic} automatic; {used} of {budget}")
     for entry in entries:
         level = ord(entry.level)
         if level or arguments.all:

@@ -114,7 +114,7 @@ def test_files_that_are_no_trees_are_refused(plant: Plant, tmp_path: Path) -> No
         with pytest.raises(InvalidArgumentError, match=words) as error:
             plant.factory.load(path)
         assert "bad.xml" in str(error.value)
-    with pytest.raises(InvalidArgumentError, match=r"nowhere\.xml"):
+    with pytest.raises(NotFoundError, match=r"nowhere\.xml"):
         plant.factory.load(tmp_path / "nowhere.xml")
     with pytest.raises(InvalidArgumentError, match="'Snapshot'"):
         plant.factory.leaf("Snapshot", lambda ports: True)
@@ -329,3 +329,13 @@ def test_without_the_bindings_it_says_what_to_install(monkeypatch: pytest.Monkey
 @pytest.mark.parametrize("name", sorted(path.name for path in TREES.glob("*.xml")))
 def test_shipped_files_are_of_format_4(name: str) -> None:
     assert 'BTCPP_format="4"' in (TREES / name).read_text()
+
+
+def test_a_bare_name_is_looked_for_among_the_examples(plant: Plant) -> None:
+    for leaf in ("Retreat", "Brief", "Reach"):
+        plant.factory.leaf(leaf, lambda ports: True)
+    plant.factory.load("pick_and_retry.xml").close()
+    with pytest.raises(NotFoundError, match=r"none at /.*nor among .*/trees: choose_by_preview"):
+        plant.factory.load("pick_and_reply.xml")
+    with pytest.raises(NotFoundError, match=r"none at /nowhere/pick_and_retry\.xml$"):
+        plant.factory.load("/nowhere/pick_and_retry.xml")

@@ -15,7 +15,7 @@ import pytest
 
 from flashrt_ros import process
 from flashrt_ros.errors import UnsupportedError
-from flashrt_ros.process import Domain, with_this_package
+from flashrt_ros.process import Domain, log_folder, with_this_package
 
 
 def test_a_domain_is_taken_before_anybody_takes_part_in_it() -> None:
@@ -56,3 +56,18 @@ def test_who_names_no_domain_is_in_that_of_the_session() -> None:
         assert context.get_domain_id() == int(os.environ["ROS_DOMAIN_ID"]) > 0
         with pytest.raises(UnsupportedError):
             Domain([context.get_domain_id()])
+
+
+def test_logs_go_when_all_went_well_and_their_place_is_said_otherwise(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with log_folder("test") as (folder, well):
+        (folder / "node.log").write_text("fine")
+        well()
+    assert not folder.exists()
+    assert capsys.readouterr().err == ""
+    with pytest.raises(ZeroDivisionError), log_folder("test") as (folder, well):
+        raise ZeroDivisionError
+    assert folder.is_dir()
+    assert capsys.readouterr().err == f"logs: {folder}\n"
+    folder.rmdir()

@@ -65,6 +65,13 @@ def test_verbs_and_transitions_do_what_they_say(stage: Stage, type_: Type) -> No
     code, out, _ = type_("call", "fork", "name=cut", "count=2", "seeds=[1, 2]", "--json")
     answer = json.loads(out)
     assert (code, answer["success"], len(answer["branches"])) == (0, True, 2)
+    code, out, _ = type_("call", "list_capsules")
+    lines = out.splitlines()
+    assert lines[1].split() == ["name", "episode", "step", "tier", "size", "id"]
+    assert lines[2].split()[0] == "cut"
+    assert "  pinned  " in lines[2]
+    named = len(lines) - 3
+    assert f"capsules: {named} named, " in type_("status")[1]
     code, out, _ = type_("call", "restore", "name=nowhere")
     assert code == 1
     assert out.startswith("NOT_FOUND: ")

@@ -155,7 +155,8 @@ def test_results_go_to_the_blackboard_and_arguments_come_from_it() -> None:
     ("value", "words"),
     [
         (None, "expected blackboard key '/absent', which nobody has written"),
-        (3.5, "restore: name: expected string, found 3.5"),
+        (3.5, "back: capsule: expected string, found 3.5"),
+        (["x" * 200], "found ['xxx"),
     ],
 )
 def test_a_key_that_is_missing_or_wrong_is_a_failure_with_words(value: Any, words: str) -> None:
@@ -166,6 +167,7 @@ def test_a_key_that_is_missing_or_wrong_is_a_failure_with_words(value: Any, word
     tree = plant(trees.Restore("back", capsule=trees.Key("absent")))
     assert tree.tick() is Status.FAILURE
     assert words in tree.root.feedback_message
+    assert len(tree.root.feedback_message) < 140
     assert tree.root.feedback_message.startswith("back: ")
     assert tree.server.log == []
     tree.close()
@@ -208,7 +210,7 @@ def test_an_absent_service_is_named_within_the_timeout() -> None:
         ticks += 1
     assert ticks == 8
     assert "expected service /left/policy/snapshot" in tree.root.feedback_message
-    assert "is the policy node running under this name?" in tree.root.feedback_message
+    assert tree.root.feedback_message.endswith("this name? policy nodes here: /right/policy")
     assert tree.pending == 0
     tree.close()
 

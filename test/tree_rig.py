@@ -236,6 +236,13 @@ class FakeNode:
     def resolve_service_name(self, name: str, only_expand: bool = False) -> str:
         return name if name.startswith("/") else f"/{name}"
 
+    def get_node_names_and_namespaces(self) -> list[tuple[str, str]]:
+        return [("camera", "/"), ("policy", "/right")]
+
+    def get_service_names_and_types_by_node(self, name: str, space: str) -> Any:
+        kind = "Snapshot" if name == "policy" else "Shoot"
+        return [(f"{space}/{name}/{kind.lower()}", [f"flashrt_ros/srv/{kind}"])]
+
     def destroy_client(self, client: FakeClient) -> None:
         self.clients.remove(client)
 

@@ -7,7 +7,6 @@ import json
 import os
 import signal
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -17,10 +16,12 @@ from types import FrameType
 from flashrt_ros.demo.report import Report
 from flashrt_ros.demo.trial import Way
 from flashrt_ros.errors import DeadlineError, InvalidArgumentError
-from flashrt_ros.process import Process, free_domain, node_command, set_environment
+from flashrt_ros.process import Process, free_domain, log_folder, node_command, set_environment
 from flashrt_ros.ros.share import shared
 
 START_S = 60.0
+ATTACH_S = 10.0
+"""What is attached to has been started by somebody else."""
 """A loaded machine with a cold disk takes long to import torch."""
 CONTRACT = "config/demo_arm.contract.yaml"
 
@@ -66,7 +67,15 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.episodes < 1:
         raise InvalidArgumentError(f"--episodes: expected at least 1, found {arguments.episodes}")
     signal.signal(signal.SIGTERM, _interrupt)
-    log_directory = Path(tempfile.mkdtemp(prefix="flashrt_ros_demo_"))
+    with log_folder("demo") as (log_directory, well):
+        report = _report(arguments, log_directory)
+        as_expected = report.as_expected and not report.faults
+        if as_expected:
+            well()
+    return 0 if as_expected else 1
+
+
+def _report(arguments: argparse.Namespace, log_directory: Path) -> Report:
     if not arguments.attach:
         domain = free_domain() if arguments.domain_id is None else arguments.domain_id
         set_environment(domain, log_directory)
@@ -76,10 +85,9 @@ def run(arguments: argparse.Namespace) -> int:
     report = _play(arguments, log_directory, bag)
     if bag is not None:
         print(f"bag: {bag}")
-    print(f"logs: {log_directory}")
     if arguments.json is not None:
         arguments.json.write_text(json.dumps(report.to_dict(), indent=1), encoding="utf-8")
-    return 0 if report.as_expected and not report.faults else 1
+    return report
 
 
 def _play(arguments: argparse.Namespace, log_directory: Path, bag: Path | None) -> Report:
@@ -117,11 +125,14 @@ def _play(arguments: argparse.Namespace, log_directory: Path, bag: Path | None) 
 
         try:
             if arguments.attach:
-                client.wait_until_ready(START_S, alive)
+                client.wait_until_ready(ATTACH_S, alive)
             else:
                 client.bring_up(START_S, alive, recorder.unheard if recorder else list)
         except DeadlineError as error:
-            words = "; start them in this ROS domain: ros2 launch flashrt_ros demo.launch.py"
+            words = (
+                f"; start arm and policy in this ROS domain ({domain}) first: ros2 launch "
+                "flashrt_ros demo.launch.py; or leave --attach out, and they are started here"
+            )
             if processes:
                 logs = [f"{p.name}, {p.log}:\n{p.last_words()}" for p in processes]
                 words = "\n".join(["; what the nodes said last:", *logs])

@@ -64,6 +64,7 @@ class Call:
         clock: Clock,
         times: VerbTimes,
         last: bool = False,
+        company: Callable[[], str] = str,
     ) -> None:
         """Sends the request, if the service is there.
 
@@ -77,6 +78,7 @@ class Call:
             times: Where its end is counted.
             last: It is also sent once the ROS context has ended, as by Ctrl-C, where nobody can
                 say whether the service is there, and no answer will come.
+            company: Says, where the service is not there, which nodes are.
         """
         self.verb, self.request, self.timeout_s = verb, request, timeout_s
         self.response: Any = None
@@ -86,7 +88,7 @@ class Call:
         self.took_ms = float("nan")
         self.ended_s = float("inf")
         self._client, self._clock, self._times = client, clock, times
-        self._resend_s, self._last = resend_s, last
+        self._resend_s, self._last, self._company = resend_s, last, company
         self._deadline_s = clock() + timeout_s
         self._resend_at_s = clock()
         self._futures: list[Any] = []
@@ -186,10 +188,11 @@ class Call:
                 f"no answer from {self._client.srv_name} within {self.timeout_s:g} s; whether it "
                 "was done is not known"
             )
-        return (
+        words = (
             f"expected service {self._client.srv_name}, which no node has offered for "
             f"{self.timeout_s:g} s; is the policy node running under this name?"
         )
+        return " ".join(filter(None, (words, self._company())))
 
     def _lose(self, words: str) -> None:
         self.lost, self.code = True, ErrorCode.TIMEOUT

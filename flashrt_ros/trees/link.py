@@ -12,6 +12,7 @@ from rclpy.callback_groups import ReentrantCallbackGroup
 from rclpy.exceptions import InvalidHandle
 
 from flashrt_ros.errors import InvalidArgumentError
+from flashrt_ros.ros.found import policy_nodes_in_words
 from flashrt_ros.srv import (
     Command,
     DropCapsule,
@@ -56,6 +57,8 @@ FAREWELL_S = 5.0
 PARTING_S = 0.5
 """How long the end of a tree waits for such answers: who goes may take its requests along."""
 PARTING_STEP_S = 0.002
+SHOWN = 80
+"""Characters of a wrong value that are shown."""
 
 _links: dict[tuple[int, str], PolicyLink] = {}
 _lock = threading.Lock()
@@ -175,6 +178,7 @@ class PolicyLink:
         timeout_s: float,
         before: Call | None = None,
         last: bool = False,
+        argument_of: Mapping[str, str] | None = None,
     ) -> Call:
         """Sends a request.
 
@@ -187,18 +191,20 @@ class PolicyLink:
                 only if nothing else was asked in between: later the first answer would be about
                 the past.
             last: See ``Call``.
+            argument_of: What the caller's user calls a field, where that differs.
 
         Raises:
-            InvalidArgumentError: A field has a wrong type or range.
+            InvalidArgumentError: A field has a wrong type or range; names it, not the verb.
         """
         self._sweep()
-        request = _request(verb, self._kinds[verb], fields)
+        request = _request(self._kinds[verb], fields, argument_of or {})
         times = self.times.setdefault(verb, VerbTimes())
         tracked = hasattr(request, "request_id")
         if tracked and not request.request_id:
             request.request_id = self._request_id(verb, request, before)
         client = self._clients[verb]
-        call = Call(verb, client, request, timeout_s, RESEND_S, self.clock, times, last)
+        company = self._company if self._kinds[verb] is SERVICES.get(verb) else str
+        call = Call(verb, client, request, timeout_s, RESEND_S, self.clock, times, last, company)
         if tracked:
             self._last = call
         return call
@@ -232,6 +238,12 @@ class PolicyLink:
                 return str(request.request_id)
         self._serial += 1
         return f"{self._run}-{self._serial}"
+
+    def _company(self) -> str:
+        try:
+            return policy_nodes_in_words(self.node)
+        except InvalidHandle:
+            return "the tree's own node is destroyed"
 
     def _sweep(self) -> None:
         # In place: whoever adds to it has looked it up before he begins a call, which sweeps.
@@ -275,20 +287,22 @@ def _take_answer(client: Any) -> bool:
         if header is None:
             return False
         client.get_pending_request(header.request_id.sequence_number).set_result(response)
-    except (KeyError, InvalidHandle):
-        return False  # of a call that was let go, or the node is destroyed
+    except (KeyError, InvalidHandle, RuntimeError):
+        return False  # of a call that was let go; or the node, or all of ROS, has ended
     return True
 
 
-def _request(verb: str, kind: Any, fields: Mapping[str, Any]) -> Any:
+def _request(kind: Any, fields: Mapping[str, Any], argument_of: Mapping[str, str]) -> Any:
     # Unchecked, a wrong type shows when the request is sent, without the name of the field.
     request = kind.Request(check_fields=True)
     known = request.get_fields_and_field_types()
     for name, value in fields.items():
         try:
             setattr(request, name, value)
-        except (AssertionError, TypeError, ValueError, OverflowError) as error:
+        except (AssertionError, TypeError, ValueError, OverflowError):
+            text = repr(value)
+            shown = text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
             raise InvalidArgumentError(
-                f"{verb}: {name}: expected {known[name]}, found {value!r} ({error})"
+                f"{argument_of.get(name, name)}: expected {known[name]}, found {shown}"
             ) from None
     return request

@@ -133,7 +133,7 @@ class Script(Linked):
         try:
             call = self.link.begin(service, fields, self.timeout_s)
         except FlashRTError as error:
-            raise CallError(str(error), lost=False) from None
+            raise CallError(f"{service}: {error}", lost=False) from None
         self._calls.append(call)
         return call
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 from py_trees.common import Status
@@ -31,11 +32,13 @@ class ServiceBehaviour(Linked):
     a time-out, it asks with the same ``request_id``, so that nothing is done twice.
 
     Attributes:
+        argument_of: By field of the request, the argument of the constructor, if named otherwise.
         response: The last answer, whatever it says; None without one.
         took_ms: Steady clock, from sending to the answer; NaN without one.
     """
 
     verb = ""
+    argument_of: Mapping[str, str] = MappingProxyType({"name": "capsule"})
 
     def __init__(
         self,
@@ -83,9 +86,12 @@ class ServiceBehaviour(Linked):
             return
         try:
             fields = {
-                field: self._board.value(field, value) for field, value in self._arguments.items()
+                field: self._board.value(self.argument_of.get(field, field), value)
+                for field, value in self._arguments.items()
             }
-            self._call = self.link.begin(self.verb, fields, self.timeout_s, before)
+            self._call = self.link.begin(
+                self.verb, fields, self.timeout_s, before, argument_of=self.argument_of
+            )
         except FlashRTError as error:
             self._problem = f"{self.name}: {error}"
 

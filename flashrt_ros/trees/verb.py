@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 from flashrt_ros.trees.key import Key
 from flashrt_ros.trees.service import TIMEOUT_S, ServiceBehaviour
@@ -98,6 +99,7 @@ class Fork(ServiceBehaviour):
     """Makes branches of a capsule or of the live state, each with a noise key of its own."""
 
     verb = "fork"
+    argument_of: Mapping[str, str] = MappingProxyType({"name": "source", "names": "branches"})
 
     def __init__(
         self,
@@ -180,6 +182,7 @@ class Preview(ServiceBehaviour):
     """What branches would do on the current observation; nothing is commanded."""
 
     verb = "preview"
+    argument_of: Mapping[str, str] = MappingProxyType({"names": "branches"})
 
     def __init__(
         self,

@@ -6,13 +6,12 @@ import argparse
 import importlib
 import json
 import signal
-import tempfile
 from dataclasses import asdict
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from flashrt_ros.process import free_domain, set_environment
+from flashrt_ros.process import free_domain, log_folder, set_environment
 
 EXAMPLES = {
     "pick": "the block is knocked away under the hand: snapshot, and on failure try again",
@@ -51,7 +50,15 @@ def run(arguments: argparse.Namespace) -> int:
         FlashRTError: Something did not start, or ended too early; says what to do.
     """
     signal.signal(signal.SIGTERM, _interrupt)
-    log_directory = Path(tempfile.mkdtemp(prefix="flashrt_ros_trees_"))
+    with log_folder("trees") as (log_directory, well):
+        as_expected = _play(arguments, log_directory)
+        if as_expected:
+            well()
+    return 0 if as_expected else 1
+
+
+def _play(arguments: argparse.Namespace, log_directory: Path) -> bool:
+    """Plays an example; returns whether all went as it should."""
     domain = free_domain() if arguments.domain_id is None else arguments.domain_id
     set_environment(domain, log_directory)
     # rclpy reads the environment when it is loaded.
@@ -83,12 +90,11 @@ def run(arguments: argparse.Namespace) -> int:
             f"{outcome.name:36}{outcome.status:>9}{_word(outcome.placed):>14}"
             f"{_word(outcome.as_expected):>10}{outcome.duration_s:>6.1f}  {facts}"
         )
-    print(f"logs: {log_directory}")
     if arguments.json is not None:
         rows = [asdict(outcome) for outcome in outcomes]
         text = json.dumps({"example": arguments.example, "episodes": rows}, indent=1)
         arguments.json.write_text(text, encoding="utf-8")
-    return 0 if all(outcome.as_expected for outcome in outcomes) else 1
+    return all(outcome.as_expected for outcome in outcomes)
 
 
 def _word(is_so: bool) -> str:

@@ -13,6 +13,7 @@ from typing import Any
 import behaviortreepy as bt
 
 from flashrt_ros.errors import FlashRTError, InvalidArgumentError, NotFoundError
+from flashrt_ros.ros.share import shared
 from flashrt_ros.trees.btcpp.leaf import (
     DEFAULT_SERVICE,
     Leaf,
@@ -21,7 +22,7 @@ from flashrt_ros.trees.btcpp.leaf import (
     WaitUntilFresh,
 )
 from flashrt_ros.trees.btcpp.lower import BESIDE, LIMIT, STEPS, LeafUse, Lowered, lower
-from flashrt_ros.trees.btcpp.model import NodeModel, nodes
+from flashrt_ros.trees.btcpp.model import MODEL, NodeModel, nodes
 from flashrt_ros.trees.btcpp.ports import Ports
 from flashrt_ros.trees.btcpp.steps import ControlSteps
 from flashrt_ros.trees.link import PolicyLink
@@ -91,13 +92,28 @@ class TreeFactory:
         """Makes a tree.
 
         Args:
-            path: XML file.
+            path: XML file; a bare name that is no file here is one of ``share/flashrt_ros/trees``.
             tree: Its ID; empty: the one of ``main_tree_to_execute``, or the only one.
 
         Raises:
+            NotFoundError: There is no such file; names the places.
             InvalidArgumentError: It is no tree that can be made, with what BehaviorTree.CPP says.
         """
-        return Tree(self, lower(Path(path), self._models), tree, str(path))
+        return Tree(self, lower(_found(Path(path)), self._models), tree, str(path))
+
+
+def _found(path: Path) -> Path:
+    """The file of a path."""
+    if path.is_file():
+        return path
+    words = f"expected an XML file, found none at {path.absolute()}"
+    if path.name != str(path):
+        raise NotFoundError(words)
+    folder = shared(MODEL).parent
+    if not (folder / path).is_file():
+        there = ", ".join(sorted(each.name for each in folder.glob("*.xml")))
+        raise NotFoundError(f"{words}, nor among the examples in {folder}: {there}")
+    return folder / path
 
 
 class Tree:

@@ -46,7 +46,10 @@ def call(
     Returns:
         The call, which is over.
     """
-    under_way = link.begin(verb, fields, timeout_s, before)
+    try:
+        under_way = link.begin(verb, fields, timeout_s, before)
+    except InvalidArgumentError as error:
+        raise InvalidArgumentError(f"{verb}: {error}") from None
     begun(under_way)
     try:
         while not under_way.poll():
