@@ -40,15 +40,19 @@ class Domain:
         id: To be put into ROS_DOMAIN_ID.
     """
 
-    def __init__(self, among: Sequence[int] = range(1, LAST_DOMAIN + 1)) -> None:
+    def __init__(self, among: Sequence[int] = ()) -> None:
         """Takes one in which nobody on this machine takes part.
 
         Args:
-            among: To choose from, the first that is free.
+            among: To choose from, the first that is free; none: any.
 
         Raises:
             UnsupportedError: None is.
         """
+        if not among:
+            among = list(range(1, LAST_DOMAIN + 1))
+            # Not the lowest free one: other programs than ours choose that, without a lock.
+            random.SystemRandom().shuffle(among)
         for domain in among:
             lock = _bound(LOCK_PORT + domain)
             if lock is not None and _unused(domain):
@@ -75,10 +79,7 @@ def free_domain() -> int:
     Raises:
         UnsupportedError: None found.
     """
-    domains = list(range(1, LAST_DOMAIN + 1))
-    # Not the lowest free one: other programs than ours choose that, without a lock.
-    random.SystemRandom().shuffle(domains)
-    _taken.append(Domain(domains))
+    _taken.append(Domain())
     return _taken[-1].id
 
 

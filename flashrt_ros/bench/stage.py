@@ -14,7 +14,7 @@ from typing import Any
 import flashrt_ros
 from flashrt_ros.bench.harness import Options
 from flashrt_ros.errors import DeadlineError, NotFoundError
-from flashrt_ros.process import free_domain, node_command, private_environment, with_this_package
+from flashrt_ros.process import Domain, node_command, private_environment, with_this_package
 
 PATIENCE_S = 120.0
 CONTROL_HZ = 50.0
@@ -85,7 +85,8 @@ class Stage:
         self._folder = tempfile.TemporaryDirectory(prefix="flashrt_ros_bench_")
         self.folder = Path(self._folder.name)
         self._processes: list[subprocess.Popen[str]] = []
-        private = private_environment(free_domain(), self.folder / "log")
+        self._domain = Domain()
+        private = private_environment(self._domain.id, self.folder / "log")
         self._environment = {
             **with_this_package(private),
             # Threads of an operator that wait for each other would be measured, not the node.
@@ -185,6 +186,7 @@ class Stage:
         """Ends every process, the newest first."""
         for process in reversed(self._processes):
             self.end(process)
+        self._domain.close()
         self._folder.cleanup()
 
     def _start(self, command: list[str], quiet: bool = False) -> subprocess.Popen[str]:
