@@ -18,17 +18,25 @@ import pytest
 pytest.importorskip("rclpy")
 pytest.importorskip("py_trees")
 
+import numpy as np
+from flashrt_ros.msg import ActionChunk
 from py_trees.common import Status
 from tree_rig import Leaf, Plant
 
+from flashrt_ros import trees
+
 ROOT = Path(__file__).parent.parent
-PAGE = (ROOT / "docs" / "trees.md").read_text(encoding="utf-8")
+DOCS = ROOT / "docs"
+
+
+def blocks(language: str, page: str = "trees.md") -> list[str]:
+    text = (DOCS / page).read_text(encoding="utf-8")
+    return re.findall(rf"```{language}\n(.*?)```", text, re.DOTALL)
 
 
 def block(language: str) -> str:
-    found = re.findall(rf"```{language}\n(.*?)```", PAGE, re.DOTALL)
-    assert len(found) == 1, f"expected one block of {language}"
-    return str(found[0])
+    (found,) = blocks(language)
+    return found
 
 
 @pytest.fixture
@@ -122,5 +130,20 @@ def test_the_xml_has_nodes_that_exist_with_ports_that_they_have() -> None:
 def test_the_commands_of_the_page_exist() -> None:
     from flashrt_ros.demo.trees.command import EXAMPLES
 
-    named = set(re.findall(r"flashrt_ros trees (\w+)", PAGE))
+    named = set(re.findall(r"flashrt_ros trees (\w+)", (DOCS / "trees.md").read_text()))
     assert named == set(EXAMPLES)
+
+
+def test_the_score_of_the_reference_takes_the_branch_that_ends_nearest() -> None:
+    spin, choose = blocks("python", "trees_reference.md")
+    compile(spin, "trees_reference.md", "exec")
+    scope: dict[str, Any] = {"trees": trees, "goal": np.array([1.0, 1.5])}
+    exec(compile(choose, "trees_reference.md", "exec"), scope)
+
+    def chunk(*data: float) -> ActionChunk:
+        return ActionChunk(horizon=2, names=["base", "elbow"], data=list(data))
+
+    near, far, bent = chunk(0, 0, 1, 1.4), chunk(0, 0, 0, 0), chunk(0, 2.1, 1, 1.5)
+    scores = [scope["score"](each) for each in (near, far, bent)]
+    assert scores[0] > scores[1] > scores[2] == -np.inf
+    assert isinstance(scope["choose"], trees.ChooseByPreview)
