@@ -12,9 +12,16 @@ from dataclasses import dataclass
 from typing import Protocol, cast
 
 from flashrt_ros import __version__
-from flashrt_ros.errors import FlashRTError, InvalidArgumentError, NotFoundError
+from flashrt_ros.errors import (
+    AlreadyExistsError,
+    FlashRTError,
+    InvalidArgumentError,
+    NotFoundError,
+    UnsupportedError,
+)
 
-OK, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
+OK, FAILED, USAGE, UNSUPPORTED, INTERRUPTED = 0, 1, 2, 3, 130
+WRONG_USAGE = (InvalidArgumentError, NotFoundError, AlreadyExistsError)
 
 
 class CommandModule(Protocol):
@@ -105,7 +112,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     Returns:
         0 all well, 1 a check failed or work ended in an error, 2 wrong usage (of the command
-        line, or a policy, file or topic that is not there), 130 interrupted.
+        line, or a policy, file or topic that is not there, or an output that is), 3 this machine
+        lacks what is needed (a GPU, a Python package), 130 interrupted.
     """
     words = list(sys.argv[1:] if arguments is None else arguments)
     debug = "--debug" in words
@@ -145,7 +153,9 @@ def _report(error: Exception, debug: bool) -> int:
     else:
         words = f"{type(error).__name__}: {error}"
         print(f"flashrt_ros: unexpected {words} (--debug shows where)", file=sys.stderr)
-    return USAGE if isinstance(error, (InvalidArgumentError, NotFoundError)) else FAILED
+    if isinstance(error, WRONG_USAGE):
+        return USAGE
+    return UNSUPPORTED if isinstance(error, UnsupportedError) else FAILED
 
 
 def _parser(chosen: str | None) -> argparse.ArgumentParser:

@@ -185,5 +185,5 @@ def test_branches_that_make_no_step_say_so(
     fields = json.loads(contract.read_text())
     fields["observations"][0]["parts"][0]["names"] = ["a", "nowhere"]
     contract.write_text(json.dumps(fields))
-    assert main([*words, "--fork-at", "1010ms", "--branches", "2", "--fork-for", "200ms"]) == 0
+    assert main([*words, "--fork-at", "1010ms", "--branches", "2", "--fork-for", "200ms"]) == 1
     assert "a [rad]: no branch made a step" in capsys.readouterr().out

@@ -160,12 +160,12 @@ def test_a_layout_names_what_is_in_the_file(tmp_path: Path) -> None:
     assert [tab["title"] for tab in tabs][:2] == ["values 1-4", "values 5-6"]
 
 
-def test_nothing_is_overwritten_and_nothing_half_done_left(
+def test_nothing_foreign_is_overwritten_and_nothing_half_done_left(
     made: Track, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = write_mcap(tmp_path / "mine.mcap", joint_rows(3))
     before = path.read_bytes()
-    with pytest.raises(AlreadyExistsError, match=r"mine\.mcap: exists; name a file"):
+    with pytest.raises(AlreadyExistsError, match=r"mine\.mcap: exists, and no evaluation"):
         mcap_output.write_mcap(path, [made])
     assert path.read_bytes() == before
 

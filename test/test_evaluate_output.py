@@ -44,7 +44,7 @@ def test_a_page_that_cannot_be_made_is_refused_before_the_run(
 ) -> None:
     monkeypatch.setitem(sys.modules, "plotly", None)
     page, stored = tmp_path / "page.html", tmp_path / "report.json"
-    assert cli.main(words(tmp_path, "--html", str(page), "--json", str(stored))) == 1
+    assert cli.main(words(tmp_path, "--html", str(page), "--json", str(stored))) == 3
     assert "pip install 'flashrt_ros[report]'" in capsys.readouterr().err
     assert not stored.exists()
     assert not page.exists()
@@ -87,8 +87,8 @@ def test_of_several_recordings_each_has_its_file(tmp_path: Path) -> None:
     ("more", "code", "message"),
     [
         (("--mcap-with-recording",), 2, "expected --mcap FILE too, found none"),
-        (("--mcap", "arm.mcap"), 1, "arm.mcap: exists; name a file that does not"),
-        (("--mcap", "."), 1, "arm.mcap: exists; name a file that does not"),
+        (("--mcap", "arm.mcap"), 2, "arm.mcap: exists, and no evaluation wrote it"),
+        (("--mcap", "."), 2, "arm.mcap: exists, and no evaluation wrote it"),
         (("second", "--mcap", "out.mcap"), 2, "expected a folder for 2 sources, found out.mcap"),
     ],
 )

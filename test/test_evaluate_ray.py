@@ -110,7 +110,7 @@ def test_without_ray_the_cure_is_named(
     monkeypatch.setattr(ray_engine.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(UnsupportedError, match=r"pip install 'flashrt_ros\[ray\]'"):
         ray_engine.check()
-    assert main(["evaluate", "bag", "--policy", "hold", "--engine", "ray"]) == 1
+    assert main(["evaluate", "bag", "--policy", "hold", "--engine", "ray"]) == 3
     assert "--engine ray needs the Python package ray" in capsys.readouterr().err
 
 

@@ -15,7 +15,7 @@ from flashrt_ros.evaluate import engines, moments, output
 from flashrt_ros.evaluate.reproduce import command as again
 
 if TYPE_CHECKING:
-    from flashrt_ros.evaluate.evaluator import Options, Result
+    from flashrt_ros.evaluate.evaluator import Evaluator, Options, Result
     from flashrt_ros.evaluate.fan import Fan
     from flashrt_ros.evaluate.fork import ForkPlan
     from flashrt_ros.evaluate.spread import Engine
@@ -155,8 +155,11 @@ def run(arguments: argparse.Namespace) -> int:
     terminal.show(found)
     for fan in fans:
         print("\n".join(moments.words_of(fan)))
+    idle = [run for run in found["runs"] if not run["stepped"]]
+    for run in idle:
+        print(f"FAILED: not one control step was made ({run['policy']}, {run['source']})")
     failed = [entry for entry in found["thresholds"] if not entry["passed"]]
-    return 1 if failed or any(source["error"] for source in found["sources"]) else 0
+    return 1 if failed or idle or any(source["error"] for source in found["sources"]) else 0
 
 
 def _here(
@@ -174,6 +177,7 @@ def _here(
     line = progress_line if arguments.progress or sys.stderr.isatty() else None
     evaluator = Evaluator(options)
     try:
+        _check_joints(evaluator, arguments.sources, thresholds)
         # Of many sources one that cannot be evaluated must not cost the others.
         go = evaluator.run if len(arguments.sources) == 1 else evaluator.try_
         results = [go(path, line) for path in arguments.sources]
@@ -209,8 +213,11 @@ def _spread(
     from flashrt_ros.evaluate.spread import spread
 
     evaluator = Evaluator(options)
-    policies = evaluator.policies()
-    evaluator.close()
+    try:
+        _check_joints(evaluator, arguments.sources, thresholds)
+        policies = evaluator.policies()
+    finally:
+        evaluator.close()
     ids = {facts.label: (facts.state_id, facts.exec_id) for facts in policies}
     series = output.needs_tracks(arguments) or arguments.save_tracks is not None
     tell = engines.tell if arguments.progress or sys.stderr.isatty() else None
@@ -222,6 +229,14 @@ def _spread(
     runs = [run for each in kept for run in each.runs]
     found = report.join(options, policies, sources, runs, thresholds)
     return found, [each.result for each in kept], fans
+
+
+def _check_joints(evaluator: Evaluator, sources: list[str], thresholds: list[Threshold]) -> None:
+    """Before the run, which may take hours; a source that cannot be opened is told there."""
+    asked = [each for each in thresholds if each.joint]
+    names = evaluator.names_over(sources) if asked else []
+    for threshold in asked if names else ():
+        threshold.check_joint(names)
 
 
 def _reproduce(arguments: argparse.Namespace, options: Options) -> int:

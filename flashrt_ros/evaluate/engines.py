@@ -87,7 +87,7 @@ def engine_of(arguments: argparse.Namespace) -> tuple[Engine, str] | None:
     serial = arguments.engine == "serial"
     if arguments.ray_address and arguments.engine != "ray":
         raise InvalidArgumentError("--ray-address: expected --engine ray too, found another")
-    if serial and (arguments.workers or 1) != 1:
+    if serial and arguments.workers not in (None, 1):
         raise InvalidArgumentError(
             f"--workers {arguments.workers}: expected --engine processes or ray, found serial"
         )

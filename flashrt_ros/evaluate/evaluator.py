@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
 
 from flashrt_ros.contract.contract import Contract
+from flashrt_ros.dataset.info import is_dataset
 from flashrt_ros.errors import FlashRTError, InvalidArgumentError
 from flashrt_ros.evaluate.drive import Driver, Pace
-from flashrt_ros.evaluate.elements import with_grippers
+from flashrt_ros.evaluate.elements import elements_of, with_grippers
 from flashrt_ros.evaluate.episodes import EpisodeRule
 from flashrt_ros.evaluate.keyframes import CAPSULE, Keyframes
 from flashrt_ros.evaluate.source import BagSource, Source, open_source
@@ -244,6 +245,26 @@ class Evaluator:
             byte_ports,
             options.unnamed_commands,
         )
+
+    def names_over(self, paths: Sequence[str]) -> list[str]:
+        """Names of the action's elements over these sources; those that cannot be opened apart."""
+        names: dict[str, None] = {}
+        for path in paths:
+            if self.contract is not None and not is_dataset(Path(path)):
+                # As in every recording: it need not be opened.
+                names.update(dict.fromkeys(elements_of(self.contract, self.ports).names))
+                continue
+            try:
+                source = open_source(path)
+            except FlashRTError:
+                continue
+            try:
+                names.update(dict.fromkeys(source.elements(self.setting()).names))
+            except FlashRTError:
+                continue
+            finally:
+                source.close()
+        return list(names)
 
     def run(self, path: str | Path, progress: ProgressOf | None = None) -> Result:
         """Drives all policies over one source, from their beginning.

@@ -33,6 +33,7 @@ from flashrt_ros.bag.reader import BagReader
 from flashrt_ros.contract.definitions import require_type, typestore
 from flashrt_ros.errors import AlreadyExistsError, StorageError
 from flashrt_ros.evaluate.foxglove import layout
+from flashrt_ros.evaluate.own_files import LIBRARY, refuse_others
 from flashrt_ros.evaluate.track import Track
 
 JOINT_STATE, FLOAT = "sensor_msgs/msg/JointState", "std_msgs/msg/Float64"
@@ -49,12 +50,15 @@ def check(path: Path) -> None:
     """Raises if no file can be written there; called before a run.
 
     Raises:
-        AlreadyExistsError: There is one: it may be a recording.
+        AlreadyExistsError: There is one that no evaluation wrote: it may be a recording.
         ContractError: A message type is not defined here.
     """
-    for place in (path, layout_path(path)):
-        if place.exists():
-            raise AlreadyExistsError(f"{place}: exists; name a file that does not")
+    refuse_others(path, ".mcap")
+    # A layout has no mark: it is ours if the recording beside it is.
+    if layout_path(path).exists() and not path.exists():
+        raise AlreadyExistsError(
+            f"{layout_path(path)}: exists, and no evaluation wrote it; name a file that does not"
+        )
     for name in (JOINT_STATE, FLOAT, CHUNK, LOG):
         require_type(name)
 
@@ -68,7 +72,7 @@ def write_mcap(path: Path, tracks: Sequence[Track], recording: BagReader | None 
     """Writes one recording's evaluation, and a Foxglove layout for it.
 
     Args:
-        path: The MCAP file; must not exist.
+        path: The MCAP file; takes the place of one that an evaluation has written.
         tracks: One a policy, all of one source.
         recording: Whose messages are copied beside, byte by byte; None: none are.
 
@@ -95,15 +99,17 @@ def write_mcap(path: Path, tracks: Sequence[Track], recording: BagReader | None 
         streams.append(recording.messages())
         definitions = recording.definitions
     unfinished = path.with_name(path.name + ".unfinished")
+    beside = layout_path(unfinished)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         _write(unfinished, heapq.merge(*streams, key=lambda m: m.time_ns), definitions)
         words = json.dumps(layout(root, tracks, labels, inputs), indent=1)
-        layout_path(path).write_text(words + "\n", encoding="utf-8")
+        beside.write_text(words + "\n", encoding="utf-8")
         os.replace(unfinished, path)
+        os.replace(beside, layout_path(path))
     except OSError as error:
         unfinished.unlink(missing_ok=True)
-        layout_path(path).unlink(missing_ok=True)
+        beside.unlink(missing_ok=True)
         raise StorageError(f"{path}: cannot be written: {error.strerror}") from None
     return layout_path(path)
 
@@ -132,7 +138,7 @@ def _write(path: Path, messages: Iterable[Message], recorded: dict[str, Definiti
     channels: dict[tuple[str, str], int] = {}
     with path.open("wb") as sink:
         writer = Writer(sink)
-        writer.start("ros2", "flashrt_ros")
+        writer.start("ros2", LIBRARY)
         for topic, kind, cdr, time_ns in messages:
             key = (topic, kind)
             if key not in channels:

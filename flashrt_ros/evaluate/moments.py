@@ -40,7 +40,6 @@ def add_arguments(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--branches",
         type=int,
-        default=0,
         metavar="N",
         help="branches with other noise, the first as it was (default: 16, or 1 with tasks)",
     )
@@ -73,13 +72,14 @@ def fork_of(arguments: argparse.Namespace, policies: Sequence[str]) -> ForkPlan 
 
     if arguments.fork_at is None:
         for option in ("branches", "branch_seeds", "branch_tasks", "fork_for", "fork_replan"):
-            if getattr(arguments, option):
+            given = getattr(arguments, option)
+            if given or (given == 0 and given is not False):
                 raise InvalidArgumentError(
                     f"--{option.replace('_', '-')}: expected --fork-at TIME too, found none"
                 )
         return None
-    count = arguments.branches
-    if count < 0:
+    count = arguments.branches or 0
+    if count < 1 and arguments.branches is not None:
         raise InvalidArgumentError(f"--branches: expected a number from 1, found {count}")
     if not count and not arguments.branch_seeds:
         count = 1 if arguments.branch_tasks else BRANCHES

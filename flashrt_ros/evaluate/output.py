@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flashrt_ros.errors import InvalidArgumentError, NotFoundError
+from flashrt_ros.evaluate.own_files import refuse_others
 
 if TYPE_CHECKING:
     from flashrt_ros.evaluate.evaluator import Result
@@ -41,17 +43,18 @@ def check(arguments: argparse.Namespace) -> None:
 
     Raises:
         UnsupportedError: A package is missing; says which extra brings it.
-        InvalidArgumentError: Options do not fit each other or the sources.
-        NotFoundError: The page's folder does not exist.
-        AlreadyExistsError: There is an MCAP file of that name.
+        InvalidArgumentError: Options do not fit each other or the sources, or a place cannot be
+            written to.
+        NotFoundError: A folder does not exist.
+        AlreadyExistsError: There is a file of that name which no evaluation has written.
     """
     if arguments.html is not None:
         from flashrt_ros.evaluate.page.document import check as check_page
 
         check_page()
-        _check_file("--html", arguments.html)
+        _check_file("--html", arguments.html, ".html")
     if arguments.json is not None:
-        _check_file("--json", arguments.json)
+        _check_file("--json", arguments.json, ".json")
     for option in ("save_tracks", "mcap", "keyframe_folder", "work_folder"):
         if given := getattr(arguments, option):
             _check_folder(f"--{option.replace('_', '-')}", Path(given))
@@ -62,13 +65,33 @@ def check(arguments: argparse.Namespace) -> None:
 
         for path in _mcap_paths(arguments):
             check_mcap(path)
+    _check_apart(arguments)
 
 
-def _check_file(option: str, path: Path) -> None:
+def _check_apart(arguments: argparse.Namespace) -> None:
+    """No output takes the place of another, or of a source."""
+    taken = {Path(source).resolve(): "a source" for source in arguments.sources}
+    mcaps = [] if arguments.mcap is None else _mcap_paths(arguments)
+    outputs = [("--json", arguments.json), ("--html", arguments.html)]
+    for option, path in outputs + [("--mcap", path) for path in mcaps]:
+        if path is None or (path.exists() and not path.is_file()):
+            continue
+        if (other := taken.setdefault(path.resolve(), option)) != option:
+            raise InvalidArgumentError(f"{option} {path}: expected another file than {other}")
+
+
+def _check_file(option: str, path: Path, kind: str) -> None:
     if path.is_dir():
         raise InvalidArgumentError(f"{option} {path}: expected the name of a file, found a folder")
     if not path.parent.is_dir():
         raise NotFoundError(f"{option} {path}: there is no such folder; make it first")
+    _check_writable(option, path, path if path.exists() else path.parent)
+    refuse_others(path, kind, option)
+
+
+def _check_writable(option: str, path: Path, there: Path) -> None:
+    if not os.access(there, os.W_OK):
+        raise InvalidArgumentError(f"{option} {path}: {there} cannot be written to")
 
 
 def _check_folder(option: str, path: Path) -> None:
@@ -78,6 +101,7 @@ def _check_folder(option: str, path: Path) -> None:
     there = next(each for each in (path, *path.absolute().parents) if each.exists())
     if not there.is_dir():
         raise InvalidArgumentError(f"{option} {path}: expected a folder, found the file {there}")
+    _check_writable(option, path, there)
 
 
 def write(

@@ -17,6 +17,7 @@ from flashrt_ros.contract.contract import Contract
 from flashrt_ros.dataset.info import is_dataset
 from flashrt_ros.errors import InvalidArgumentError, NotFoundError
 from flashrt_ros.evaluate.elements import Elements, elements_of
+from flashrt_ros.evaluate.nearest import did_you_mean, names_of, nearest
 from flashrt_ros.evaluate.timeline import Entry, Moment, Setting, Timeline, Topics
 
 
@@ -186,6 +187,7 @@ class BagSource:
         for topic in self.topics:
             recorded.setdefault(topic.name.strip("/"), []).append(topic)
         self._own = []
+        self._check_remap(setting, recorded)
 
         def find(name: str, type_name: str) -> str:
             called = setting.remap.get(name, name).replace("~/", "").strip("/")
@@ -208,9 +210,12 @@ class BagSource:
             else:
                 self._own.append(f"{name}: an optional input without messages")
         if missing:
+            kinds = {name: type_name for name, type_name, _ in contract.topics()}
+            first, kind = missing[0], kinds[missing[0]]
             raise NotFoundError(
                 f"{self.name}: expected messages on {', '.join(missing)}, which the contract "
-                f"needs, found {', '.join(t.name for t in self.topics if t.count) or 'none'}"
+                f"needs, found none{did_you_mean(first, self.topics, kind) or '.'} It has "
+                f"{names_of(nearest(first, self.topics, kind))}"
                 + "".join(f"; {words}" for words in self._own)
             )
         commands = {}
@@ -218,7 +223,10 @@ class BagSource:
             if found := find(output.topic, output.type):
                 commands[found], types[found] = output.topic, output.type
             else:
-                self._own.append(f"{output.topic}: no recorded commands to compare with")
+                self._own.append(
+                    f"{output.topic}: no recorded commands to compare with, so errors have no "
+                    f"value{did_you_mean(output.topic, self.topics, output.type)}"
+                )
         known = typestore().types.keys() | self._reader.definitions.keys()
         self._own += [
             f"{topic.name}: {topic.count} messages of {topic.type}, which has no definition here; "
@@ -237,6 +245,14 @@ class BagSource:
                 )
             marker = marks[0].name
         return Topics(inputs, commands, marker, types)
+
+    def _check_remap(self, setting: Setting, recorded: Collection[str]) -> None:
+        for name, called in setting.remap.items():
+            if called.replace("~/", "").strip("/") not in recorded:
+                raise NotFoundError(
+                    f"{self.name}: --remap {name}:={called}: no topic {called}; it has, those of "
+                    f"the nearest names first, {names_of(nearest(called, self.topics))}"
+                )
 
 
 def _contract(setting: Setting, name: str) -> Contract:

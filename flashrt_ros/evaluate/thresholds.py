@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -147,6 +147,14 @@ class Threshold:
             raise InvalidArgumentError(
                 f"--fail-if {self.expression!r}: no run of policy {self.policy!r}; there are "
                 f"{', '.join(labels)}"
+            )
+
+    def check_joint(self, names: Collection[str]) -> None:
+        """Raises InvalidArgumentError if it is about an element that no action has."""
+        if self.joint and self.joint not in names:
+            raise InvalidArgumentError(
+                f"--fail-if {self.expression!r}: no joint {self.joint!r}; there are "
+                f"{', '.join(names)}"
             )
 
     def judge(self, runs: Sequence[Run]) -> list[dict[str, Any]]:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from flashrt_ros.evaluate.fan import Fan
+from flashrt_ros.evaluate.own_files import TITLE
 from flashrt_ros.evaluate.page import conduct, sections, tables
 from flashrt_ros.evaluate.page.series import Pack, share
 from flashrt_ros.evaluate.track import Track
@@ -47,7 +48,7 @@ def write_page(
         UnsupportedError: As ``check``.
         StorageError: The file cannot be written.
     """
-    page = Page("flashrt_ros evaluate", (HERE / "style.css").read_text(encoding="utf-8"))
+    page = Page(TITLE, (HERE / "style.css").read_text(encoding="utf-8"))
     page.add(_head(report))
     page.add(f"<h2>Policies and recordings</h2>{tables.policies(report)}{tables.sources(report)}")
     page.add(f"<h3>Runs</h3>{tables.runs(report)}")
