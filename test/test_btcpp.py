@@ -20,7 +20,7 @@ from tree_rig import RefusalError
 
 from flashrt_ros.errors import ErrorCode, InvalidArgumentError, NotFoundError
 from flashrt_ros.trees.btcpp import Ports, Steps
-from flashrt_ros.trees.btcpp.model import nodes
+from flashrt_ros.trees.btcpp.model import NEEDED, nodes
 
 TREES = Path(__file__).resolve().parents[1] / "trees"
 
@@ -311,8 +311,9 @@ def test_every_node_of_the_model_can_be_used(plant: Plant) -> None:
     assert {model.inputs["timeout_ms"][1] for model in nodes_with_time} == {"5000"}
     for model in nodes().values():
         if model.kind == "Action" and model.service:
-            outputs = " ".join(f'{port}="{{{port}}}"' for port in model.outputs)
-            status, tree = plant.run(f"<{model.id} {outputs}/>")
+            ports = [f'{port}="{{{port}}}"' for port in model.outputs]
+            ports += [f'{port}="device"' for port in NEEDED.get(model.id, ())]
+            status, tree = plant.run(f"<{model.id} {' '.join(ports)}/>")
             asked = [verb for verb, _ in plant.server.log] + [o.message for o in tree.outcomes]
             assert status in ("SUCCESS", "FAILURE")
             assert any(model.service in word for word in asked)
@@ -339,3 +340,19 @@ def test_a_bare_name_is_looked_for_among_the_examples(plant: Plant) -> None:
         plant.factory.load("pick_and_reply.xml")
     with pytest.raises(NotFoundError, match=r"none at /nowhere/pick_and_retry\.xml$"):
         plant.factory.load("/nowhere/pick_and_retry.xml")
+
+
+@pytest.mark.parametrize(
+    ("node", "words"),
+    [
+        ("<DropCapsule/>", "DropCapsule: expected a value for capsule, found none"),
+        ('<Restore capsule=" "/>', "for capsule, found"),
+        ('<MoveCapsule capsule="c"/>', "for tier, found none"),
+        ("<LoadCapsule/>", "for file, found"),
+    ],
+)
+def test_a_node_without_what_it_needs_is_refused_as_it_is_loaded(
+    plant: Plant, node: str, words: str
+) -> None:
+    with pytest.raises(InvalidArgumentError, match=words):
+        plant.tree(node)

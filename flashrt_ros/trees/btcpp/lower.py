@@ -13,7 +13,7 @@ from pathlib import Path
 from xml.etree.ElementTree import Element, ParseError, SubElement, fromstring, tostring
 
 from flashrt_ros.errors import InvalidArgumentError
-from flashrt_ros.trees.btcpp.model import NodeModel
+from flashrt_ros.trees.btcpp.model import NEEDED, NodeModel
 
 KINDS = ("Action", "Condition", "Decorator", "Control")
 """Tags of the explicit form, ``<Action ID="..."/>``."""
@@ -72,7 +72,8 @@ def lower(path: Path, models: Mapping[str, NodeModel]) -> Lowered:
         models: Nodes with ports by name; all others are left to BehaviorTree.CPP.
 
     Raises:
-        InvalidArgumentError: It is no XML of that format, or has a port that its node has not.
+        InvalidArgumentError: It is no XML of that format, has a port that its node has not, or
+            lacks one that it needs.
     """
     root = Element("root", BTCPP_format="4")
     lowered = Lowered()
@@ -157,6 +158,9 @@ class _Lowering:
         known = {*model.inputs, *model.outputs}
         if unknown := sorted(set(ports) - known):
             self._refuse(model.id, f"ports {sorted(known)}, found {unknown}")
+        needed = NEEDED.get(model.id, ())
+        if missing := [port for port in needed if not ports.get(port, "").strip()]:
+            self._refuse(model.id, f"a value for {', '.join(missing)}, found none")
         return ports
 
     def _unique(self, name: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from xml.etree import ElementTree
@@ -10,6 +10,16 @@ from xml.etree import ElementTree
 from flashrt_ros.ros.share import shared
 
 MODEL = "trees/flashrt_ros_nodes.xml"
+
+NEEDED: Mapping[str, Sequence[str]] = {
+    "Restore": ("capsule",),
+    "GetCapsule": ("capsule",),
+    "DropCapsule": ("capsule",),
+    "SaveCapsule": ("capsule",),
+    "LoadCapsule": ("file",),
+    "MoveCapsule": ("capsule", "tier"),
+}
+"""By node, the inputs without which its service would refuse every call."""
 
 
 @dataclass(frozen=True)
