@@ -171,3 +171,8 @@ class InternalError(FlashRTError):
     """A fault of ours."""
 
     code = ErrorCode.INTERNAL
+
+
+def reason_of(error: Exception) -> str:
+    """What an error says, without the number and the path that the system puts around it."""
+    return (isinstance(error, OSError) and error.strerror) or str(error)

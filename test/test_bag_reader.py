@@ -372,3 +372,11 @@ def test_text_that_is_no_utf8_does_not_end_the_reading(tmp_path: Path) -> None:
     file.write_bytes(content.replace(b"/loadstd_msgs", b"/loa\xffstd_msgs"))
     with BagReader(file) as bag:
         assert "/loa\ufffd" in {topic.name for topic in bag.topics}
+
+
+@pytest.mark.parametrize("suffix", [".mcap", ".db3"])
+def test_an_empty_file_is_called_empty(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"a{suffix}"
+    path.touch()
+    with pytest.raises(CorruptError, match="is empty: the recorder has written nothing"):
+        BagReader(path)

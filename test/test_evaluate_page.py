@@ -359,7 +359,7 @@ def test_what_failed_stands_on_top(browser: Shown, tmp_path: Path) -> None:
     counts = "90 of 100 actions bit for bit, 4 differ, 6 not compared (weights)"
     assert words == [
         "failed: max>1: found \N{EN DASH} (act, run_0)",
-        "passed: 1 of 2 conditions do not hold: mae>1",
+        "passed: 1 of 2 thresholds: mae>1 did not happen",
         f"reproduction: differs: {counts}",
         "defects: 2 in the recordings",
     ]
@@ -389,3 +389,15 @@ def test_where_nothing_could_be_evaluated_the_reasons_stand(
         "not evaluated: run_0: no topic /joints"
     )
     assert browser.complaints() == []
+
+
+def test_a_reproduction_has_no_empty_tables(tmp_path: Path) -> None:
+    found = report([]) | {"reproduction": reproduction("weights"), "runs": []}
+    write_page(tmp_path / "report.html", found, [])
+    text = (tmp_path / "report.html").read_text(encoding="utf-8")
+    for words in ("<h3>Runs</h3>", "hash over all actions", "0 of 0", "No series were kept"):
+        assert words not in text
+    write_page(tmp_path / "report.html", report([track(steps=60)]), [])
+    text = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert "<h3>Runs</h3>" in text
+    assert "hash over all actions" in text

@@ -155,6 +155,8 @@ class BagReader:
     def _open(self, path: Path) -> None:
         try:
             file = unpack(path, Path(self._unpacked.name))
+            if not file.stat().st_size:
+                raise CorruptError(f"{path}: is empty: the recorder has written nothing to it")
             storage: StorageFile
             storage = McapFile(file) if file.suffix == ".mcap" else SqliteFile(file)
         except (CorruptError, OSError) as error:

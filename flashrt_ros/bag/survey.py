@@ -160,7 +160,7 @@ def typestore(
                     parsed.update(get_types_from_idl(text))
             get_typestore(Stores.EMPTY).register(parsed)
         except Exception as error:  # the parser's errors are of many kinds
-            reason = str(error).splitlines()[0][:80] if str(error) else type(error).__name__
+            reason = " ".join(str(error).split())[:80] or type(error).__name__
             defects.append(f"{name}: its recorded definition cannot be used ({reason})")
             continue
         fields.update(parsed)

@@ -21,7 +21,7 @@ from flashrt_ros.contract.schema import KEYS, Input, Observation, Output, Part, 
 from flashrt_ros.contract.section import Faults, Section, lines_of, parse
 from flashrt_ros.contract.stop import StopInput
 from flashrt_ros.contract.task import TaskInput
-from flashrt_ros.errors import ContractError
+from flashrt_ros.errors import ContractError, reason_of
 from flashrt_ros.runtime.buffers import BufferSpec
 from flashrt_ros.runtime.policy import Ports
 
@@ -76,7 +76,9 @@ class Contract:
         try:
             text = Path(path).read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError, ValueError) as error:
-            raise ContractError(f"{path}: expected a readable contract file: {error}") from error
+            raise ContractError(
+                f"{path}: expected a readable contract file: {reason_of(error)}"
+            ) from error
         return cls.from_dict(parse(text, str(path)), str(path))
 
     @classmethod

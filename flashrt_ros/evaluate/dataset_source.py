@@ -48,6 +48,11 @@ class DatasetSource:
         self._plan: _Plan | None = None
 
     @property
+    def notes(self) -> list[str]:
+        """See ``Source.notes``."""
+        return []
+
+    @property
     def files(self) -> tuple[Path, ...]:
         """Everything that says something of a frame."""
         root = self._reader.info.path

@@ -194,9 +194,13 @@ class Driver:
         remarks = []
         if self._limiter is not None and self._kept:
             if self._limiter.limited:
-                remarks.append(f"{self._limiter.limited} commands were changed by limits")
+                count = self._limiter.limited
+                remarks.append(
+                    f"{count} command{'s were' if count != 1 else ' was'} changed by limits"
+                )
             remarks += [
-                f"{count} commands would have been held back: {words}"
+                f"{count} command{'s' * (count != 1)} would have been held back, the first: "
+                f"{words}"
                 for words, count in self._limiter.held.items()
             ]
         remarks += [f"{count} task texts were refused: {w}" for w, count in self._refused.items()]

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from flashrt_ros.errors import InvalidArgumentError, NotFoundError
+from flashrt_ros.errors import InvalidArgumentError, NotFoundError, reason_of
 
 if TYPE_CHECKING:
     from flashrt_ros.evaluate.spread import Engine
@@ -66,7 +66,9 @@ def sources_of(given: Sequence[str]) -> list[str]:
         try:
             lines = Path(source[1:]).read_text(encoding="utf-8").splitlines()
         except (OSError, UnicodeDecodeError) as error:
-            raise NotFoundError(f"{source}: expected a readable list of paths: {error}") from error
+            raise NotFoundError(
+                f"{source}: expected a readable list of paths: {reason_of(error)}"
+            ) from error
         found += [line.strip() for line in lines if line.strip() and line[0] != "#"]
     if not found:
         raise NotFoundError(f"expected a source, found none in {', '.join(given)}")

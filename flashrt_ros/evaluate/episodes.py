@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from flashrt_ros.contract.conversions import decode
-from flashrt_ros.errors import ContractError, InvalidArgumentError
+from flashrt_ros.errors import ContractError, InvalidArgumentError, reason_of
 
 FORMS = "gaps:SECONDS, topic:NAME or table:FILE"
 _SECONDS = re.compile(r"(\d+(?:\.\d*)?)\s*(ms|s|min)?")
@@ -101,7 +101,7 @@ def _table(path: Path) -> tuple[Row, ...]:
     except (OSError, ValueError, TypeError, csv.Error) as error:
         raise InvalidArgumentError(
             f"{path}: expected a CSV table with the columns start_s, end_s and perhaps task, in "
-            f"seconds from the start of the recording: {error}"
+            f"seconds from the start of the recording: {reason_of(error)}"
         ) from error
     last_s = float("-inf")
     for number, row in enumerate(rows, 1):

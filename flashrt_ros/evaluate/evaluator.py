@@ -118,6 +118,7 @@ class SourceFacts:
         end_ns: Of the last.
         topics: Name, type and messages of each.
         defects: In words.
+        notes: What else is worth a word: nothing is amiss.
         error: Why it could not be evaluated; empty where it was.
     """
 
@@ -127,13 +128,16 @@ class SourceFacts:
     topics: tuple[tuple[str, str, int], ...] = ()
     defects: tuple[str, ...] = ()
     error: str = ""
+    notes: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, source: Source) -> SourceFacts:
         """Of a source that has been read."""
         topics = tuple((topic.name, topic.type, topic.count) for topic in source.topics)
         defects = tuple(dict.fromkeys(source.defects))
-        return cls(source.name, source.start_ns, source.end_ns, topics, defects)
+        notes = tuple(dict.fromkeys(source.notes))
+        span = source.start_ns, source.end_ns
+        return cls(source.name, *span, topics, defects, notes=notes)
 
 
 @dataclass(frozen=True)
@@ -301,7 +305,11 @@ class Evaluator:
             source.survey()
         facts = SourceFacts.of(source)
         if self._keyframes is not None:
-            facts = dataclasses.replace(facts, defects=(*facts.defects, *self._keyframes.notices))
+            facts = dataclasses.replace(
+                facts,
+                defects=(*facts.defects, *self._keyframes.notices),
+                notes=(*facts.notes, *self._keyframes.entered),
+            )
         return Result(facts, tuple(tracks))
 
     def drive(self, source: Source, progress: Progress | None = None) -> list[Track]:

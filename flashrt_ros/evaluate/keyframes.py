@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from flashrt_ros.errors import CorruptError, FlashRTError, NotFoundError, StorageError
+from flashrt_ros.errors import CorruptError, FlashRTError, NotFoundError, StorageError, reason_of
 from flashrt_ros.evaluate.binding import (
     FILES,
     Binding,
@@ -72,6 +72,7 @@ class Keyframes:
 
     Attributes:
         notices: What is worth a word: stale ones, damaged ones.
+        entered: Where was begun, in words; empty: at the start.
     """
 
     def __init__(
@@ -87,6 +88,7 @@ class Keyframes:
             StorageError: A file cannot be read, or the folder not be made.
         """
         self.notices: list[str] = []
+        self.entered: list[str] = []
         self._sessions = sessions
         self._source = source
         self._root = folder_of(source.name, options.keyframe_folder)
@@ -143,6 +145,8 @@ class Keyframes:
             entry = next(iter(states.values()))[0].entry
             # Of the moment that the entry leads to only this is known: it comes later.
             if entry.cut_ns < before_ns:
+                begun_s = (entry.cut_ns - self._source.start_ns) / 1e9
+                self.entered = [f"begun at keyframe {name}, {begun_s:.3f} s into the recording"]
                 return Found(entry, states)
         if not any(names):
             self._tell_stale()
@@ -178,7 +182,7 @@ class Keyframes:
         try:
             keyframe = decode(str(path), path.read_text(encoding="utf-8"))
         except (OSError, UnicodeDecodeError) as error:
-            raise CorruptError(f"{path}: cannot be read: {error}") from error
+            raise CorruptError(f"{path}: cannot be read: {reason_of(error)}") from error
         image = folder.load(name, self._sessions[label].check_facts)
         if image.facts.id != keyframe.capsule:
             raise CorruptError(

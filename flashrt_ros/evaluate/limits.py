@@ -52,7 +52,7 @@ class Limiter:
         contract: Whose limits apply.
         starting: The next command is a first one, which needs a measured position.
         limited: Commands that limits have changed.
-        held: Why nothing would have left, in words without numbers, and how often.
+        held: Why nothing would have left, in words with the first one's numbers, and how often.
     """
 
     contract: Contract
@@ -65,6 +65,7 @@ class Limiter:
         self._shaper = ActionShaper(self.contract)
         self._gate = StartGate(self.contract)
         self._last: dict[str, Values] = {}
+        self._firsts: dict[str, str] = {}
         self._missing_since_ns: int | None = None
         self._stops = any(output.on_miss == "stop" for output in self.contract.actions)
         self._nothing = np.full(self._shaper.size, np.nan)
@@ -86,6 +87,7 @@ class Limiter:
         """What led up to here does not count."""
         self.limited = 0
         self.held.clear()
+        self._firsts.clear()
 
     def restart(self) -> None:
         """A reset, a restore or a jump in time: the next command is a first one."""
@@ -123,14 +125,15 @@ class Limiter:
             values = admitted.action
         shaped = self._shaper.shape(values, last)
         if shaped.dropped:
-            return self._hold(_NUMBER.sub("#", shaped.dropped))
+            return self._hold(shaped.dropped)
         self.starting = False
         self._last = {**last, **shaped.commands}
         self.limited += bool(shaped.limited)
         return shaped.action
 
     def _hold(self, words: str) -> Values:
-        self.held[words] += 1
+        # Numbers differ from one command to the next: the first one's stand for all.
+        self.held[self._firsts.setdefault(_NUMBER.sub("#", words), words)] += 1
         self.starting = True
         return self._nothing
 

@@ -151,6 +151,7 @@ def source_part(facts: SourceFacts) -> dict[str, Any]:
             {"name": name, "type": kind, "messages": count} for name, kind, count in facts.topics
         ],
         "defects": list(facts.defects),
+        "notes": list(facts.notes),
         "error": facts.error or None,
     }
 

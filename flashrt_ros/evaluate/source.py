@@ -20,6 +20,10 @@ from flashrt_ros.evaluate.elements import Elements, elements_of
 from flashrt_ros.evaluate.nearest import did_you_mean, names_of, nearest
 from flashrt_ros.evaluate.timeline import Entry, Moment, Setting, Timeline, Topics
 
+STEP = "flashrt_ros/msg/PolicyStep"
+POSITIONAL, UNNAMED = "`positional` is used", " with empty names"
+"""Of the sampler's words, and of the survey's."""
+
 
 class Source(Protocol):
     """A recording, or a data set; made of a path, closed after use.
@@ -43,6 +47,10 @@ class Source(Protocol):
     @property
     def defects(self) -> list[str]:
         """What is amiss, in words; reading may add to it."""
+
+    @property
+    def notes(self) -> list[str]:
+        """What else is worth a word, though nothing is amiss."""
 
     def elements(self, setting: Setting) -> Elements:
         """The elements of the recorded action."""
@@ -104,6 +112,7 @@ class BagSource:
         self.start_ns, self.end_ns = self._reader.span_ns
         self._own: list[str] = []
         self._named: list[str] = []
+        self._inputs: dict[str, str] = {}
         self._unread: list[str] = []
         self._timeline: Timeline | None = None
 
@@ -121,7 +130,31 @@ class BagSource:
             found += _words(self._timeline)
         found += [each for each in self._reader.defects if each not in files] + self._unread
         first = tuple(f"{name}: " for name in self._named)
+        notes = self.notes
+        found = [words for words in found if words not in notes]
         return files + sorted(found, key=lambda words: not words.startswith(first))
+
+    @property
+    def notes(self) -> list[str]:
+        """See ``Source.notes``."""
+        found = [
+            f"{topic.name}: recorded by a node of ours. Its verbs (snapshot, restore, reset, ...) "
+            "are not replayed here; --reproduce computes exactly what it did"
+            for topic in self.topics
+            if topic.type == STEP and topic.count
+        ]
+        if self._timeline is None:
+            return found
+        # The contract asks for it, so messages without names are as they should be.
+        found += [words for words in self._timeline.notices if POSITIONAL in words]
+        for topic, seen in self._timeline.surveys.items():
+            if any(f"topic {name!r}:" in words for words in found for name in self._of(topic)):
+                found += [f"{topic}: {words}" for words in seen.words() if UNNAMED in words]
+        return found
+
+    def _of(self, topic: str) -> tuple[str, str]:
+        """The names of a recorded topic: its own, and that of the contract."""
+        return topic, self._inputs.get(topic, topic)
 
     def elements(self, setting: Setting) -> Elements:
         """The action as contract and policy have it."""
@@ -234,6 +267,7 @@ class BagSource:
             for topic in self.topics
             if topic.count and topic.type not in known and not topic.is_service_event
         ]
+        self._inputs = inputs
         self._named = [*inputs, *commands, *contract.needed_topics(), *commands.values()]
         marker = ""
         if setting.episodes is not None and setting.episodes.topic:

@@ -13,6 +13,7 @@ TINY = 1e-12
 SOURCES_SHOWN = 10
 DEFECTS_SHOWN = 20
 JOINT_COLUMNS = (
+    ("compared", "compared"),
     ("mae", "mae"),
     ("rmse", "rmse"),
     ("max", "max"),
@@ -94,18 +95,24 @@ def number(value: float | None) -> str:
     """Four digits, without an exponent where that can be read."""
     if value is None or not math.isfinite(value):
         return "-"
+    if isinstance(value, int):
+        return str(value)
     return f"{value:.4g}" if abs(value) > TINY else "0"
 
 
 def _source(source: Mapping[str, Any]) -> list[Block]:
     lasts_s = (source["end_ns"] - source["start_ns"]) / 1e9
-    lines = [f"\n{source['name']}: {lasts_s:.1f} s, {source['messages']} messages"]
+    # A data set has a topic a feature, and a message of each in every frame.
+    frames = {each["messages"] for each in source["topics"] if "/" not in each["type"]}
+    held = f"{max(frames)} frames" if frames else f"{source['messages']} messages"
+    lines = [f"\n{source['name']}: {lasts_s:.1f} s, {held}"]
     if source.get("error"):
         lines.append(f"  not evaluated: {source['error']}")
     defects = source["defects"]
     lines += [f"  defect: {words}" for words in defects[:DEFECTS_SHOWN]]
     if len(defects) > DEFECTS_SHOWN:
         lines.append(f"  and {len(defects) - DEFECTS_SHOWN} defects more")
+    lines += [f"  note: {words}" for words in source["notes"]]
     return ["\n".join(lines)]
 
 
@@ -173,10 +180,15 @@ def _run(run: Mapping[str, Any]) -> list[str]:
                 f"{gripper['predicted_changes']} changes, recorded {gripper['recorded_changes']}"
             )
         lines.append(f"  gripper {gripper['name']}: {words}")
-    stale = [each for each in run["inputs"] if each["stale"]]
-    lines += [
-        f"  {each['name']}: stale in {each['stale']} steps, {each['gaps']} gaps" for each in stale
-    ]
+    for each in run["inputs"]:
+        told = [count for words, count in run["reasons"].items() if f"{each['name']}: " in words]
+        # Where one reason says all of it, it was said above.
+        if each["stale"] and (told != [each["stale"]] or each["gaps"] != 1):
+            stale, gaps = each["stale"], each["gaps"]
+            lines.append(
+                f"  {each['name']}: missing or stale in {stale} step{'s' * (stale != 1)}, in "
+                f"{gaps} stretch{'es' * (gaps != 1)}"
+            )
     lines += [f"  {words}" for words in run["remarks"]]
     return lines
 

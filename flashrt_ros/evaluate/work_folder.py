@@ -136,6 +136,7 @@ class WorkFolder:
             facts = plain["facts"]
             facts["topics"] = tuple(map(tuple, facts["topics"]))
             facts["defects"] = tuple(facts["defects"])
+            facts["notes"] = tuple(facts["notes"])
             count = plain["tracks"] if series else 0
             tracks = tuple(Track.load(folder / f"{number:02}.npz") for number in range(count))
             fan = _load_fan(folder / FAN) if plain["fan"] else None

@@ -51,7 +51,8 @@ def write_page(
     page = Page(TITLE, (HERE / "style.css").read_text(encoding="utf-8"))
     page.add(_head(report))
     page.add(f"<h2>Policies and recordings</h2>{tables.policies(report)}{tables.sources(report)}")
-    page.add(f"<h3>Runs</h3>{tables.runs(report)}")
+    if report["runs"]:
+        page.add(f"<h3>Runs</h3>{tables.runs(report)}")
     drawn, left = _chosen(report, tracks)
     # Recorded and measured, and of each policy predictions, errors, and a latency in all.
     count = sum(len(group[0].names) * (2 + 2 * len(group)) + len(group) for group in drawn)
@@ -63,7 +64,8 @@ def write_page(
         )
         page.add(words)
         specs.append(spec)
-    if not drawn:
+    again = bool(conduct.reproductions(report))
+    if not drawn and not again:
         page.add('<p class="note">No series were kept, so nothing is drawn over time.</p>')
     elif left:
         names = ", ".join(tables.short(name, report) for name in left[:20])
@@ -76,11 +78,13 @@ def write_page(
         page.add(sections.fork(page, fan, report))
     if len(fans) > MOST_FANS:
         page.add(f'<p class="note">{len(fans) - MOST_FANS} more forks are not drawn.</p>')
-    page.add(
-        f'<p class="note">Plots over time hold {pack.kept:,} of {pack.given:,} points; of each'
-        " span that was cut, the smallest and the largest value and any gap were kept. They zoom:"
-        " drag across one, double-click for all of it.</p></main>"
-    )
+    if pack.given:
+        page.add(
+            f'<p class="note">Plots over time hold {pack.kept:,} of {pack.given:,} points; of each'
+            " span that was cut, the smallest and the largest value and any gap were kept. They"
+            " zoom: drag across one, double-click for all of it.</p>"
+        )
+    page.add("</main>")
     if specs:
         script = (HERE / "view.js").read_text(encoding="utf-8")
         page.script(script, series={"times": pack.times(), "recordings": specs})
@@ -100,7 +104,8 @@ def _head(report: Mapping[str, Any]) -> str:
     lines += [_verdict(False, f"{defects:,} in the recordings", "defects")] if defects else []
     head = [("contract", str(report.get("contract") or "none"))]
     head += [("made", f"{report.get('created')} by flashrt_ros {report.get('flashrt_ros')}")]
-    head += [("hash over all actions", str(report.get("digest") or ""))]
+    if report["runs"]:
+        head += [("hash over all actions", str(report.get("digest") or ""))]
     return (
         f'<main><h1>flashrt_ros evaluate</h1>{facts(head)}<ul class="verdicts">'
         f"{''.join(lines)}</ul>"
@@ -120,7 +125,7 @@ def _thresholds(judged: Sequence[Mapping[str, Any]]) -> list[str]:
         lines.append(_verdict(False, f"{len(failed) - MOST_VERDICTS:,} more", "failed"))
     if passed := [each["expression"] for each in judged if each["passed"]]:
         names = ", ".join(dict.fromkeys(passed))
-        words = f"{len(passed):,} of {len(judged):,} conditions do not hold: {names}"
+        words = f"{len(passed):,} of {len(judged):,} thresholds: {names} did not happen"
         lines.append(_verdict(True, words, "passed"))
     return lines
 

@@ -50,6 +50,7 @@ def recording(
     words = [f"<h2>{escaped(tables.short(name, report))}</h2>"]
     if source is not None:
         words.append(tables.listed("Defects of the recording", source["defects"]))
+        words.append(tables.listed("Notes", source.get("notes") or ()))
         words.append(tables.listed("Topics", [_topic(each) for each in source.get("topics", ())]))
     if runs:
         words += [figures.error_bars(page, runs), tables.joints(runs)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -90,7 +91,7 @@ def reproduce_all(
         FlashRTError: As ``reproduce``.
     """
     from flashrt_ros.evaluate import report
-    from flashrt_ros.evaluate.evaluator import SourceFacts
+    from flashrt_ros.evaluate.evaluator import PolicyFacts, SourceFacts
     from flashrt_ros.evaluate.progress import progress_line
     from flashrt_ros.evaluate.reproduce.work import reproduce
     from flashrt_ros.evaluate.source import BagSource
@@ -114,10 +115,18 @@ def reproduce_all(
                     None if line is None else line(source),
                 )
             )
-            facts.append(SourceFacts.of(source))
+            facts.append(dataclasses.replace(SourceFacts.of(source), notes=()))
         finally:
             source.close()
     parts = [report.source_part(each) for each in facts]
-    whole = report.join(options, [], parts, [])
+    # One policy; of several recordings it is the same, on the same arithmetic.
+    policies = [
+        PolicyFacts(candidate.label, candidate.path, **each.computed)
+        for each in found[:1]
+        if each.computed
+    ]
+    whole = report.join(options, policies, parts, [])
+    whole["contract"] = ", ".join(dict.fromkeys(each.contract for each in found))
+    whole["summary"] = []
     whole["reproduction"] = [each.to_dict() for each in found]
     return whole, found

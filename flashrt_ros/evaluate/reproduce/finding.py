@@ -146,6 +146,8 @@ class Reproduction:
         gaps: Steps that were not compared, by cause.
         changes: What is another one here than when the recording was made.
         remarks: What else is worth a word.
+        contract: Where the contract came from that was used.
+        computed: The policy as the report's ``policies`` have it, path and label apart.
     """
 
     source: str
@@ -160,6 +162,8 @@ class Reproduction:
     gaps: list[Gap] = field(default_factory=list)
     changes: list[Change] = field(default_factory=list)
     remarks: list[str] = field(default_factory=list)
+    contract: str = ""
+    computed: dict[str, str] = field(default_factory=dict)
 
     @property
     def skipped(self) -> int:

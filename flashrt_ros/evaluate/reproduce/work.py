@@ -84,17 +84,25 @@ def reproduce(
         journal = Journal(reader, node)
         if contract is None:
             agreed = journal.contract()
+            used = f"as recorded ({agreed.source})"
         else:
             agreed = contract if isinstance(contract, Contract) else Contract.load(contract)
+            used = agreed.source
         agreed.check(loaded.ports(), loaded.layout())
         asked = _Asked(loaded, agreed)
         journal.learn(asked.look)
-        found = Reproduction(str(path), journal.topic, name)
+        found = Reproduction(str(path), journal.topic, name, contract=used)
         with _threads(_recorded_threads(journal, device)):
             session = _open(loaded, device)
             try:
                 work = _Work(reader, journal, session, agreed, asked, shelf, found)
                 work.run(progress)
+                found.computed = {
+                    "family": loaded.family,
+                    "state_id": session.state_id,
+                    "exec_id": session.exec_id,
+                    "device": session.device.name,
+                }
                 found.changes = _changes(journal, session, agreed)
             finally:
                 session.close()
