@@ -140,7 +140,7 @@ def log_folder(word: str) -> Iterator[tuple[Path, Callable[[], None]]]:
     try:
         yield folder, lambda: well.append(True)
     finally:
-        if well:
+        if well or not any(folder.iterdir()):
             shutil.rmtree(folder, ignore_errors=True)
         else:
             print(f"logs: {folder}", file=sys.stderr, flush=True)

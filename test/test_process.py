@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import subprocess
 import sys
 
@@ -67,7 +68,8 @@ def test_logs_go_when_all_went_well_and_their_place_is_said_otherwise(
     assert not folder.exists()
     assert capsys.readouterr().err == ""
     with pytest.raises(ZeroDivisionError), log_folder("test") as (folder, well):
+        (folder / "node.log").write_text("not so fine")
         raise ZeroDivisionError
-    assert folder.is_dir()
+    assert (folder / "node.log").is_file()
     assert capsys.readouterr().err == f"logs: {folder}\n"
-    folder.rmdir()
+    shutil.rmtree(folder)

@@ -120,6 +120,31 @@ def test_a_program_that_ends_with_its_tree_leaves_no_capsules(stage: Stage) -> N
     assert names(stage) == []
 
 
+def until_names(stage: Stage, wanted: int) -> list[str]:
+    """The capsules, once there are so many; those that there are if that takes too long."""
+    end_s = time.monotonic() + DEADLINE_S
+    while len(found := names(stage)) != wanted and time.monotonic() < end_s:
+        time.sleep(0.05)
+    return found
+
+
+def test_after_ctrl_c_a_program_leaves_no_capsules(stage: Stage) -> None:
+    stage.run()
+    environment = {**os.environ, "ROS_DOMAIN_ID": str(stage.domain)}
+    running = RAISES.replace("1 / 0", "return py_trees.common.Status.RUNNING")
+    command = [sys.executable, "-c", running]
+    program = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
+    try:
+        assert len(until_names(stage, 1)) == 1
+        program.send_signal(signal.SIGINT)
+        _, said = program.communicate(timeout=DEADLINE_S)
+    finally:
+        program.kill()
+    assert "KeyboardInterrupt" in said
+    assert "may be left" not in said
+    assert until_names(stage, 0) == [], said
+
+
 def test_three_lines_try_come_back_and_try_again(stage: Stage, node: Any) -> None:
     stage.run()
     stage.wait_steps(3)

@@ -6,9 +6,11 @@ one spins the node; that it does not wait for ever; and that it says which capsu
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from py_trees.common import Status
-from tree_rig import Leaf, Plant
+from tree_rig import FakeClient, Leaf, Plant
 
 from flashrt_ros import trees
 from flashrt_ros.trees.link import PolicyLink
@@ -62,3 +64,18 @@ def test_it_does_not_wait_for_ever_and_names_what_may_be_left() -> None:
     tree.server.silent.add("drop_capsule")
     (capsule,), (words,) = end(tree)
     assert words.endswith(f"nobody has answered the request to drop them: {capsule}")
+
+
+def test_it_waits_until_the_service_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    tree = branches()
+    for _ in range(3):
+        tree.tick()
+    tree.node.there = False  # a new client does not know the server yet
+    take = FakeClient.take_response
+
+    def known_now(client: FakeClient, kind: Any) -> tuple[None, None]:
+        tree.node.there = True
+        return take(client, kind)
+
+    monkeypatch.setattr(FakeClient, "take_response", known_now)
+    assert end(tree) == ([], [])
