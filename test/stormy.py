@@ -7,6 +7,7 @@ state. The same seed gives the same life.
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -78,10 +79,15 @@ class Stormy:
         planner = self.rig.planner
         done = self.chance.random() < 0.4
         if planner is not None and planner.busy and done:
+            self.gate.entered.clear()
             self.gate.let_go()
             plan_ready(self.rig)
         self.position += [self.chance.gauss(0, 0.02), self.chance.gauss(0, 0.02)]
         self.rig.tick(hear=self.chance.random() < 0.9, position=tuple(self.position))
+        # A plan that is dropped before its thread has come to it never waits at the gate: only where
+        # it always has come does the same seed give the same life.
+        while planner is not None and planner.busy and not self.gate.entered.is_set():
+            time.sleep(0.001)
 
     def _verb(self) -> None:
         chance, rig = self.chance, self.rig
@@ -103,6 +109,7 @@ class Stormy:
             rig.options.keep_warm_s, shut, self.gate.shut = 1e-9, self.gate.shut, False
             assert rig.stepper.warmth.turn(rig.now_ns + 1)
             self.gate.shut = shut
+            self.gate.entered.clear()
         elif what == "task":
             rig.session.host.task = f"task {chance.randint(0, 3)}"
         elif what == "pause":
