@@ -84,8 +84,8 @@ class Stormy:
             plan_ready(self.rig)
         self.position += [self.chance.gauss(0, 0.02), self.chance.gauss(0, 0.02)]
         self.rig.tick(hear=self.chance.random() < 0.9, position=tuple(self.position))
-        # A plan that is dropped before its thread has come to it never waits at the gate: only where
-        # it always has come does the same seed give the same life.
+        # A plan dropped before its thread has come to it never waits at the gate: only where
+        # the thread always has come does the same seed give the same life.
         while planner is not None and planner.busy and not self.gate.entered.is_set():
             time.sleep(0.001)
 
