@@ -152,7 +152,7 @@ def test_without_plotly_nothing_is_measured(
     monkeypatch.setitem(sys.modules, "plotly", None)
     with pytest.raises(UnsupportedError, match=r"pip install 'flashrt_ros\[report\]'"):
         write_page(tmp_path / "report.html", example())
-    assert cli.main(["bench", "step", "--quick", "--html", str(tmp_path / "report.html")]) == 1
+    assert cli.main(["bench", "step", "--quick", "--html", str(tmp_path / "report.html")]) == 3
     output = capsys.readouterr()
     assert "flashrt_ros[report]" in output.err
     assert "== step" not in output.out
