@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 import argparse
+from typing import TYPE_CHECKING
 
 from flashrt_ros.call_command import add_common
+from flashrt_ros.errors import DeadlineError
 
+if TYPE_CHECKING:
+    from flashrt_ros.ros.client import Client
+
+ANSWER_S = 2.0
+"""A node that is frozen still has a status."""
 LEVELS = ("ok", "warning", "error", "stale")
 
 
@@ -26,8 +33,8 @@ def run(arguments: argparse.Namespace) -> int:
     with connected(arguments.timeout) as client:
         node = client.find(arguments.node)
         status = client.status(node)
-        entries = client.diagnostics(node)
-        named = [] if not status.policy else client.call(node, "list_capsules", {}).capsules
+        named = _named(client, node) if status.policy else None
+        entries = client.diagnostics(node)  # takes all the time that is left, if none come
     reason = f": {status.reason}" if status.reason else ""
     shadow = " (dry run)" if status.dry_run else ""
     print(f"{node}: {Mode(status.mode).name}{shadow}{reason}")
@@ -36,8 +43,10 @@ def run(arguments: argparse.Namespace) -> int:
         used, budget = in_words(status.bytes_used), in_words(status.bytes_budget)
         print(f"policy {status.policy} on {status.device}{task}")
         print(f"episode {status.episode}, step {status.step}, generation {status.generation}")
-        automatic = max(status.capsules - len(named), 0)
-        print(f"capsules: {len(named)} named, {automatic} automatic; {used} of {budget}")
+        kinds = ""
+        if named is not None:
+            kinds = f": {named} named, {max(status.capsules - named, 0)} automatic"
+        print(f"{status.capsules} capsules{kinds}; {used} of {budget}")
     for entry in entries:
         level = ord(entry.level)
         if level or arguments.all:
@@ -48,3 +57,11 @@ def run(arguments: argparse.Namespace) -> int:
     if not entries:
         print("no /diagnostics came from it")
     return 0
+
+
+def _named(client: Client, node: str) -> int | None:
+    """How many capsules have a name; None if the node does not answer."""
+    try:
+        return len(client.call(node, "list_capsules", {}, ANSWER_S).capsules)
+    except DeadlineError:
+        return None

@@ -71,7 +71,7 @@ def test_verbs_and_transitions_do_what_they_say(stage: Stage, type_: Type) -> No
     assert lines[2].split()[0] == "cut"
     assert "  pinned  " in lines[2]
     named = len(lines) - 3
-    assert f"capsules: {named} named, " in type_("status")[1]
+    assert f" capsules: {named} named, " in type_("status")[1]
     code, out, _ = type_("call", "restore", "name=nowhere")
     assert code == 1
     assert out.startswith("NOT_FOUND: ")

@@ -5,6 +5,7 @@ For installs without the ``ros2`` command; with it everything here goes as well.
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -76,14 +77,17 @@ class Client:
             raise InvalidArgumentError(f"expected --node, since there are several{there}")
         return found[0]
 
-    def call(self, node: str, verb: str, fields: Mapping[str, Any]) -> Any:
-        """The response of a service.
+    def call(
+        self, node: str, verb: str, fields: Mapping[str, Any], within_s: float = math.inf
+    ) -> Any:
+        """The response of a service, awaited no longer than ``within_s``.
 
         Raises:
             DeadlineError: There is none.
         """
         kind = getattr(srv, VERBS[verb])
-        return self._ask(kind, f"{node}/{verb}", kind.Request(**fields))
+        end_s = min(self._end_s, time.monotonic() + within_s)
+        return self._ask(kind, f"{node}/{verb}", kind.Request(**fields), end_s)
 
     def change(self, node: str, transition: str) -> bool:
         """Whether a transition of the lifecycle succeeded."""
@@ -117,16 +121,19 @@ class Client:
     def _nodes(self) -> list[str]:
         return policy_nodes(self._node)
 
-    def _ask(self, kind: Any, name: str, request: Any) -> Any:
+    def _ask(self, kind: Any, name: str, request: Any, end_s: float | None = None) -> Any:
         client = self._node.create_client(kind, name)
         # Not ready before the server knows us: what it answered earlier would be lost.
-        future = client.call_async(request) if self._until(client.service_is_ready) else None
-        if future is None or not self._until(future.done):
+        future = (
+            client.call_async(request) if self._until(client.service_is_ready, end_s) else None
+        )
+        if future is None or not self._until(future.done, end_s):
             raise DeadlineError(f"{name}: expected an answer within {self._timeout_s:g} s, none")
         return future.result()
 
-    def _until(self, true: Callable[[], bool]) -> bool:
-        while not (held := true()) and time.monotonic() < self._end_s:
+    def _until(self, true: Callable[[], bool], end_s: float | None = None) -> bool:
+        end_s = self._end_s if end_s is None else end_s
+        while not (held := true()) and time.monotonic() < end_s:
             self._executor.spin_once(timeout_sec=0.05)
         return held
 
