@@ -91,8 +91,15 @@ def _work(ray: Any, hire: Hire, tasks: Sequence[Any], workers: int) -> Iterator[
             if deaths[number] < MOST_DEATHS:
                 waiting.append(number)
                 continue
-            result = Lost(f"{MOST_DEATHS} workers died of it")
+            words = f"{MOST_DEATHS} workers died of it, the last with {_last_line(error)}"
+            result = Lost(words)
         yield number, result
+
+
+def _last_line(error: BaseException) -> str:
+    """What Ray says of a death, which it says last; such as a module that a worker lacks."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[-1] if lines else type(error).__name__
 
 
 def _unfit(error: Any) -> FlashRTError | None:
