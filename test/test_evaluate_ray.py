@@ -90,7 +90,7 @@ class _Later:
 def test_tasks_of_actors_that_die_are_done_by_others() -> None:
     ray = Double({2: 1, 3: 2, 5: 9})
     found = dict(ray_engine._work(ray, crew_cases.square, list(range(7)), 2))
-    assert found.pop(5) == Lost("3 workers died of it")
+    assert found.pop(5) == Lost("3 workers died of it, the last with killed")
     assert found == {n: n * n for n in range(7) if n != 5}
     assert ray.actors >= 6, "a new one for each that died"
 
