@@ -1,4 +1,4 @@
-"""Names of the node's services and transitions, for the command line before it imports ROS."""
+"""Names of the node's services and transitions, to be read before ROS is imported."""
 
 from __future__ import annotations
 

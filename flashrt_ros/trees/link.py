@@ -11,44 +11,14 @@ from typing import Any
 from rclpy.callback_groups import ReentrantCallbackGroup
 from rclpy.exceptions import InvalidHandle
 
+from flashrt_ros import srv
 from flashrt_ros.errors import InvalidArgumentError
 from flashrt_ros.ros.found import policy_nodes_in_words
-from flashrt_ros.srv import (
-    Command,
-    DropCapsule,
-    Fork,
-    GetCapsule,
-    ListCapsules,
-    LoadCapsule,
-    MoveCapsule,
-    Preview,
-    ResetEpisode,
-    Restore,
-    Rollback,
-    SaveCapsule,
-    Snapshot,
-)
+from flashrt_ros.ros.verb_names import VERBS
 from flashrt_ros.trees.call import Call, Clock, VerbTimes
 from flashrt_ros.trees.news import News
 
-SERVICES: Mapping[str, Any] = {
-    "snapshot": Snapshot,
-    "restore": Restore,
-    "fork": Fork,
-    "rollback": Rollback,
-    "preview": Preview,
-    "reset_episode": ResetEpisode,
-    "list_capsules": ListCapsules,
-    "get_capsule": GetCapsule,
-    "drop_capsule": DropCapsule,
-    "save_capsule": SaveCapsule,
-    "load_capsule": LoadCapsule,
-    "move_capsule": MoveCapsule,
-    "pause": Command,
-    "resume": Command,
-    "stop": Command,
-    "clear_stop": Command,
-}
+SERVICES: Mapping[str, Any] = {verb: getattr(srv, kind) for verb, kind in VERBS.items()}
 """Every service of the policy node, and its type."""
 RESEND_S = 1.0
 """Services answer in milliseconds, so after this long a request or its answer was lost."""
