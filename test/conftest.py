@@ -1,6 +1,7 @@
 """Fixtures and limits shared by all tests."""
 
 import os
+from collections.abc import Iterator
 
 import pytest
 import torch
@@ -29,3 +30,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("cuda"):
             item.add_marker(pytest.mark.skip(reason="needs an NVIDIA GPU"))
+
+
+@pytest.fixture
+def no_link_left() -> Iterator[None]:
+    """A tree without ROS begins with an empty blackboard and leaves none of its clients behind."""
+    import py_trees
+
+    from flashrt_ros.trees.link import _links
+
+    yield
+    py_trees.blackboard.Blackboard.clear()
+    py_trees.blackboard.Blackboard.metadata.clear()
+    left = dict(_links)
+    _links.clear()
+    assert left == {}, "a test left a link behind"

@@ -8,7 +8,7 @@ BehaviorTree.CPP.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import py_trees
@@ -19,19 +19,10 @@ from tree_rig import FakeNode, Leaf, Plant, RefusalError
 
 from flashrt_ros import trees
 from flashrt_ros.errors import ErrorCode, InvalidArgumentError
-from flashrt_ros.trees.link import _links
 
 CODES = [code for code in ErrorCode if code is not ErrorCode.NONE]
 
-
-@pytest.fixture(autouse=True)
-def _nothing_left() -> Iterator[None]:
-    yield
-    py_trees.blackboard.Blackboard.clear()
-    py_trees.blackboard.Blackboard.metadata.clear()
-    left = dict(_links)
-    _links.clear()
-    assert left == {}, "a test left a link behind"
+pytestmark = pytest.mark.usefixtures("no_link_left")
 
 
 COMPOSITES: dict[str, Callable[..., Behaviour]] = {

@@ -9,7 +9,7 @@ does, so that a child that was not run from its branch would show.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import py_trees
@@ -19,17 +19,8 @@ from tree_rig import Leaf, Plant, RefusalError
 
 from flashrt_ros import trees
 from flashrt_ros.errors import ErrorCode, InvalidArgumentError
-from flashrt_ros.trees.link import _links
 
-
-@pytest.fixture(autouse=True)
-def _nothing_left() -> Iterator[None]:
-    yield
-    py_trees.blackboard.Blackboard.clear()
-    py_trees.blackboard.Blackboard.metadata.clear()
-    left = dict(_links)
-    _links.clear()
-    assert left == {}, "a test left a link behind"
+pytestmark = pytest.mark.usefixtures("no_link_left")
 
 
 def refuse(code: ErrorCode, times: int = 1) -> Callable[[Any], None]:

@@ -7,7 +7,6 @@ requests outlive the tree. Each has a control beside it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,7 +19,7 @@ from tree_rig import FakeNode, Plant, RefusalError
 from flashrt_ros import trees
 from flashrt_ros.errors import ErrorCode, InvalidArgumentError
 from flashrt_ros.trees.call import Call, VerbTimes
-from flashrt_ros.trees.link import SERVICES, _links
+from flashrt_ros.trees.link import SERVICES
 
 ALL: dict[str, Any] = {
     "snapshot": trees.Snapshot(capsule="c", replace=True),
@@ -41,15 +40,7 @@ ALL: dict[str, Any] = {
     "clear_stop": trees.ClearStop(),
 }
 
-
-@pytest.fixture(autouse=True)
-def _empty_blackboard() -> Iterator[None]:
-    yield
-    py_trees.blackboard.Blackboard.clear()
-    py_trees.blackboard.Blackboard.metadata.clear()
-    left = dict(_links)
-    _links.clear()
-    assert left == {}, "a test left a link behind"
+pytestmark = pytest.mark.usefixtures("no_link_left")
 
 
 def plant(root: Any, node: FakeNode | None = None) -> Any:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import importlib
 import shutil
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -24,17 +23,10 @@ from tree_rig import Leaf, Plant
 
 from flashrt_ros import trees
 from flashrt_ros.errors import ErrorCode, NotFoundError
-from flashrt_ros.trees.link import _links
 
 RUNNING, WAITING, PAUSED = PolicyStatus.RUNNING, PolicyStatus.WAITING, PolicyStatus.PAUSED
 
-
-@pytest.fixture(autouse=True)
-def _nothing_left() -> Iterator[None]:
-    yield
-    left = dict(_links)
-    _links.clear()
-    assert left == {}, "a test left a link behind"
+pytestmark = pytest.mark.usefixtures("no_link_left")
 
 
 def wait(**options: Any) -> Plant:
