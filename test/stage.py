@@ -256,19 +256,28 @@ class Stage:
 
     # What the node says
 
-    def wait_status(self, mode: int, words: str = "") -> PolicyStatus:
-        """Waits until the newest status has a mode, and words in its reason."""
+    def wait_status(self, mode: int, words: str = "", since: int = 0) -> PolicyStatus:
+        """Waits until the newest status has a mode, and words in its reason.
+
+        Nothing orders a status with steps, commands or the answers of services: what is newest
+        when one of these comes may be from before it. Only ``since`` tells.
+
+        Args:
+            mode: One of ``PolicyStatus``.
+            words: A part of the reason.
+            since: Generation that the status has at least; a verb's answer names its own.
+        """
 
         def found() -> Any:
             last = self.statuses[-1] if self.statuses else None
             fits = last is not None and last.mode == mode and words in last.reason
-            return last if fits else None
+            return last if fits and last.generation >= since else None
 
-        what = f"status of mode {mode} with {words!r}"
+        what = f"status of mode {mode} with {words!r}, of generation {since} or later"
         return self.peer.wait(found, what, seen=lambda: self.statuses[-1:])
 
-    def wait_running(self) -> PolicyStatus:
-        return self.wait_status(PolicyStatus.RUNNING)
+    def wait_running(self, since: int = 0) -> PolicyStatus:
+        return self.wait_status(PolicyStatus.RUNNING, since=since)
 
     def wait_steps(self, count: int) -> None:
         """Waits for so many control steps more."""

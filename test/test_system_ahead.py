@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from flashrt_ros.msg import PolicyStatus
 from lifecycle_msgs.msg import Transition
 from stage import Stage
 from test_system_state import chunk_places
@@ -116,7 +115,7 @@ def test_a_snapshot_while_a_plan_runs_is_the_last_boundary(stage: Stage) -> None
     assert again.step == capsule.step
     before = done[capsule.step - 1]
     assert (again.chunk_id, again.chunk_index) == (before.chunk_id, before.chunk_index + 1)
-    assert stage.statuses[-1].mode == PolicyStatus.RUNNING
+    stage.wait_running(since=generation)
 
 
 def test_rows_ahead_are_refused_where_plans_cannot_be_spliced(stage: Stage) -> None:
