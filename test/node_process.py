@@ -116,7 +116,10 @@ class NodeProcess:
         return f"\n--- the node (code {self.code}) printed at last:\n{tail}\n---"
 
     def send(self, number: signal.Signals) -> None:
+        """Sends a signal; after SIGSTOP it returns once all its threads stand still."""
         self._process.send_signal(number)
+        if number == signal.SIGSTOP:
+            os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
 
     def wait(self) -> int:
         """Waits for its end and returns its exit code."""

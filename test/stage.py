@@ -276,6 +276,18 @@ class Stage:
         what = f"status of mode {mode} with {words!r}, of generation {since} or later"
         return self.peer.wait(found, what, seen=lambda: self.statuses[-1:])
 
+    def all_events(self, kind: int) -> list[CapsuleEvent]:
+        """All of a kind until now: those are awaited that came before one that is provoked here.
+
+        Nothing else says of an event that it is not on its way any more.
+        """
+        mark = f"mark-{len(self.events)}"
+        self.do("snapshot", name=mark)
+        self.peer.wait(lambda: any(event.name == mark for event in self.events), mark)
+        self.do("drop_capsule", name=mark)
+        marked = [event for event in self.events if event.name.startswith("mark-")]
+        return [event for event in self.events if event.kind == kind and event not in marked]
+
     def wait_running(self, since: int = 0) -> PolicyStatus:
         return self.wait_status(PolicyStatus.RUNNING, since=since)
 

@@ -6,7 +6,6 @@ policy keeps another kind of state, and each goes through the same verbs.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -30,8 +29,6 @@ TOPICS = (
     Topic("policy/capsule_event", CapsuleEvent),
     Topic("policy/provenance", Provenance, latched=True),
 )
-SETTLE_S = 0.5
-"""After a subscription knows its publisher, until that knows it, too."""
 
 
 @pytest.fixture(scope="module")
@@ -43,30 +40,62 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
 def recorded(stage: Stage, policy: str, bag: Path, contract: Any = None) -> int:
     """Records a policy through verbs; returns how many control steps it made."""
     stage.activate(policy, contract=contract, hold=True)
+    published = len(stage.robot.published)
     with Recorder(stage.peer.node, bag, TOPICS) as recorder:
-        stage.peer.wait(
-            lambda: all(s.get_publisher_count() for s in recorder.subscriptions), "publishers"
-        )
-        time.sleep(SETTLE_S)
-        stage.steps.clear()
+        stage.peer.wait(lambda: not recorder.unheard(), "publishers", seen=recorder.unheard)
         stage.do("resume")
         stage.wait_steps(10)
         stage.do("snapshot", name="a")
         stage.wait_steps(5)
         stage.do("fork", name="a", names=["b"], seeds=[2**64 - 1])
-        stage.do("restore", name="b", publish=True)
-        stage.wait_steps(8)
+        wait_steps(stage, 8, since=stage.do("restore", name="b", publish=True))
         stage.ask("preview", names=["a"])  # refused where plans take long; it changes nothing
-        stage.do("rollback", steps=3, publish=True)
-        stage.wait_steps(6)
-        stage.do("reset_episode", set_seed=True, seed=5, set_task=True, task="stack the cups")
-        stage.wait_steps(8)
+        wait_steps(stage, 6, since=stage.do("rollback", steps=3, publish=True))
+        task = "stack the cups"
+        reset = stage.do("reset_episode", set_seed=True, seed=5, set_task=True, task=task)
+        wait_steps(stage, 8, since=reset)
         stage.do("save_capsule", name="a", file=f"{policy.partition(':')[2]}-a", replace=True)
-        stage.do("restore", name="a", publish=True)
-        stage.wait_steps(8)
+        wait_steps(stage, 8, since=stage.do("restore", name="a", publish=True))
         stage.do("pause")
-        stage.peer.wait(lambda: len(stage.steps) <= recorder.counts["policy/policy_step"], "bag")
+        wait_recorded(stage, recorder, published)
     return recorder.counts["policy/policy_step"]
+
+
+def wait_steps(stage: Stage, count: int, since: Any) -> None:
+    """Waits for control steps that follow a verb, given its answer: none that was on its way."""
+
+    def made() -> int:
+        return sum(step.generation >= since.generation for step in stage.steps)
+
+    stage.peer.wait(lambda: made() >= count, f"{count} control steps after a verb", seen=made)
+
+
+def wait_recorded(stage: Stage, recorder: Recorder, published: int) -> None:
+    """Waits, once it is paused, until the recording has all steps and events, and what they saw.
+
+    Args:
+        stage: The node and its robot.
+        recorder: Has recorded every step and every event from the first one on.
+        published: Messages of the robot before the recording began.
+    """
+    steps, events, counts = stage.steps, stage.events, recorder.counts
+    end = stage.do("snapshot", name="end").capsule
+    stage.peer.wait(lambda: steps[-1].tick + 1 >= end.tick, "the last step")
+    stage.peer.wait(lambda: events[-1].id == end.id, "the last event")
+    place = {digest: n for n, digest in enumerate(stage.robot.published)}
+    seen = [stamp for step in steps for stamp in (*step.observations, *step.act_observations)]
+    used = max(place[stamp.digest] for stamp in seen)
+    wanted = {
+        "policy/policy_step": len(steps),
+        "policy/capsule_event": len(events),
+        # Those before the first that was recorded are not counted: there are as many or fewer.
+        "joint_states": used + 1 - published,
+    }
+    stage.peer.wait(
+        lambda: all(counts[name] >= count for name, count in wanted.items()),
+        f"a recording of {wanted}",
+        seen=lambda: counts,
+    )
 
 
 def again(bag: Path, policy: str, folder: Path | None = None) -> Reproduction:
@@ -82,7 +111,7 @@ def test_a_running_node_is_reproduced(stage: Stage, policy: str, tmp_path: Path)
     found = again(tmp_path / "bag", policy, stage.folder / "capsules")
     assert found.verdict is Verdict.REPRODUCED, found.text()
     assert found.reproduced == found.steps == steps >= 45
-    assert found.verbs == {"snapshot": 1, "fork": 1, "restore": 2, "rollback": 1, "reset": 1}
+    assert found.verbs == {"snapshot": 2, "fork": 1, "restore": 2, "rollback": 1, "reset": 1}
     assert found.capsules == 1
     assert found.changes == []
     check_controls(tmp_path, policy)
