@@ -31,6 +31,12 @@ def require_chromium() -> str:
     return found
 
 
+def _loaded(event: dict[str, Any], loader: str) -> bool:
+    if event["method"] != "Page.lifecycleEvent":
+        return False
+    return bool(event["params"]["name"] == "load" and event["params"]["loaderId"] == loader)
+
+
 class Browser:
     """A browser with one tab, in a ``with`` block."""
 
@@ -70,6 +76,7 @@ class Browser:
         ]
         for domain in ("Page", "Runtime", "Network", "Log"):
             self.send(f"{domain}.enable")
+        self.send("Page.setLifecycleEventsEnabled", enabled=True)
         return self
 
     def __exit__(
@@ -114,8 +121,9 @@ class Browser:
             mobile=touch,
         )
         self.send("Emulation.setTouchEmulationEnabled", enabled=touch)
-        self.send("Page.navigate", url=path.resolve().as_uri())
-        while not any(event["method"] == "Page.loadEventFired" for event in self.events):
+        # Of this page: the empty one before it may be said to be loaded only now.
+        loader = self.send("Page.navigate", url=path.resolve().as_uri())["loaderId"]
+        while not any(_loaded(event, loader) for event in self.events):
             self.events.append(self._receive())
         self.settle()
 

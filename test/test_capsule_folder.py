@@ -327,7 +327,7 @@ def test_of_many_writers_of_one_name_one_wins(tmp_path: Path) -> None:
         """Every writer has looked, and written, before one of them publishes."""
 
         def link(self, old: str, new: str, folder: int) -> None:
-            barrier.wait(10)
+            barrier.wait(60)
             super().link(old, new, folder)
 
     def write(image: CapsuleImage) -> None:

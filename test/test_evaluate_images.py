@@ -70,7 +70,7 @@ def live(given: Contract, rows: list[tuple[str, str, int, bytes]], patch: pytest
         clock.now_ns = now_ns
         sample = intake.sample(now_ns, 0)
         found.append((sample.observations, sample.faults))
-    assert intake.close()
+    assert intake.close(30.0)
     return found
 
 

@@ -166,8 +166,8 @@ def live(monkeypatch: pytest.MonkeyPatch, given: Contract, rows: list[Row]) -> L
         found.tasks.append(session.host.task)
         if len(out.steps) > before:
             found.records[step] = out.steps[-1]
+    assert intake.close(30.0)
     found.jumps = sum(figures.jumps for figures in intake.figures.values())
-    assert intake.close()
     stepper.close()
     return found
 

@@ -28,7 +28,7 @@ from flashrt_ros.evaluate.fork import ForkPlan
 from flashrt_ros.evaluate.spread import Engine, spread
 
 HERE = Path(__file__).resolve().parent
-PATIENCE_S = 120.0
+PATIENCE_S = 300.0
 
 
 @pytest.fixture

@@ -212,7 +212,7 @@ def test_a_failure_ends_motion_and_the_thread_goes_on() -> None:
     )
     ours.start()
     ours.wake()
-    assert failed.wait(10.0)
-    assert ours.close()
+    assert failed.wait(30.0)
+    assert ours.close(30.0)
     assert "no such publisher" in words[0]
     assert "RuntimeError" in out.words[0]

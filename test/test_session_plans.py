@@ -42,7 +42,7 @@ def test_snapshot_during_a_plan_takes_the_committed_boundary() -> None:
         def plan(self, state: Buffers, inputs: Buffers, outputs: Buffers) -> None:
             super().plan(state, inputs, outputs)
             self.entered.set()
-            assert self.leave.wait(10)
+            assert self.leave.wait(60)
 
     policy = Slow()
     policy.leave.set()
@@ -54,7 +54,7 @@ def test_snapshot_during_a_plan_takes_the_committed_boundary() -> None:
     ticket = session.begin_plan(observations(1))
     planner = threading.Thread(target=session.run_plan, args=(ticket,))
     planner.start()
-    assert policy.entered.wait(10)
+    assert policy.entered.wait(60)
     capsule = session.snapshot("a")
     assert capsule.segment.bytes.numpy().tobytes() == before
     action = session.act()  # the chunk still has rows, so the control thread is not held up

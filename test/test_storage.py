@@ -214,7 +214,7 @@ def test_a_slow_disk_is_a_timeout_whose_outcome_is_kept(rig: Rig, tmp_path: Path
     assert verb.result.code is ErrorCode.TIMEOUT
     assert "may still be carried out" in verb.result.message
     gate.opened.set()
-    rig.storage.close()
+    assert rig.storage.close(LIMIT_S)
     assert verb.settle()
     assert verb.result.code is ErrorCode.NONE, "a retry with the same id gets what came of it"
 
@@ -226,7 +226,7 @@ def test_clean_up_ends_what_is_under_way(rig: Rig, tmp_path: Path) -> None:
     assert gate.reached.wait(LIMIT_S)
     assert not rig.storage.close(timeout_s=0.05), "a disk that hangs does not hang the node"
     gate.opened.set()
-    assert rig.storage.close()
+    assert rig.storage.close(LIMIT_S)
     assert saving.result is not None
     assert saving.result.code is ErrorCode.NONE
 

@@ -56,7 +56,7 @@ def test_a_file_goes_when_the_last_who_holds_it_is_done(rig: Rig, tmp_path: Path
     pump(rig, lambda: not rig.storage._running)
     left = {path.name.partition(".")[0] for path in (tmp_path / "capsules").iterdir()}
     assert left == {"cut", "kept"}
-    assert rig.storage.close()
+    assert rig.storage.close(LIMIT_S)
 
 
 def test_the_branches_of_a_preview_do_not_give_way_to_each_other(tmp_path: Path) -> None:

@@ -199,7 +199,7 @@ def test_a_move_after_the_control_thread_has_gone_is_given_back(rig: Rig) -> Non
     assert gate.reached.wait(LIMIT_S)
     rig.queue.close(NotConfiguredError("the node is being cleaned up"))
     gate.opened.set()
-    assert rig.storage.close()
+    assert rig.storage.close(LIMIT_S)
     assert verb.result is not None
     assert verb.result.code is ErrorCode.NOT_CONFIGURED
     assert rig.session.store.host_bytes_used == 0
@@ -218,7 +218,7 @@ def test_a_turn_that_never_comes_is_given_back(rig: Rig) -> None:
     assert verb.result is not None
     assert verb.result.code is ErrorCode.NOT_CONFIGURED
     assert rig.session.store.host_bytes_used == 0
-    assert rig.storage.close()
+    assert rig.storage.close(LIMIT_S)
 
 
 def test_a_queue_that_is_closed_in_the_middle_of_a_turn_does_not_disturb_it(
@@ -235,7 +235,7 @@ def test_a_queue_that_is_closed_in_the_middle_of_a_turn_does_not_disturb_it(
     moved = ask(rig, "move_capsule", name="cut", tier="host")
     assert moved.code is ErrorCode.NONE, moved.message
     assert tiers(rig) == {"cut": "host"}
-    assert rig.storage.close()
+    assert rig.storage.close(LIMIT_S)
 
 
 def test_moves_count_as_work_under_way(rig: Rig) -> None:

@@ -97,8 +97,8 @@ def test_the_control_thread_replays_while_inactive() -> None:
     rig.options.keep_warm_s = 0.01
     control = Control(lambda: rig.stepper, rig.out, 0.02, 1)
     control.start()
-    assert ran.wait(20.0)
-    assert control.close()
+    assert ran.wait(30.0)
+    assert control.close(30.0)
 
 
 @pytest.mark.parametrize(

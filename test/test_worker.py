@@ -7,6 +7,7 @@ its last command.
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -16,7 +17,7 @@ from typing import Any
 
 import pytest
 import thread_killer
-from contract_examples import cdr, joint_state
+from contract_examples import cdr, contract_dict, joint_state
 from control_rig import Lists, Rig, plan_ready
 from node_policies import Follow, FollowChunks
 
@@ -57,6 +58,7 @@ def wait(found: Callable[[], Any]) -> Any:
 
 def kill(worker: Worker, prod: Callable[[], Any], reports: Reports) -> None:
     """Kills the thread of a worker; ``prod`` gives it something to do, so that it runs Python."""
+    wait(lambda: _works(worker))  # one that has not begun has no guard yet
     thread_killer.raise_in(worker._thread)
     prod()
     assert reports.came.wait(LIMIT_S)
@@ -64,6 +66,14 @@ def kill(worker: Worker, prod: Callable[[], Any], reports: Reports) -> None:
     assert isinstance(error, thread_killer.Killed)
     assert name == worker._thread.name
     assert worker.alive
+
+
+def _works(worker: Worker) -> bool:
+    """Whether its thread is in its work."""
+    frame = sys._current_frames().get(worker._thread.ident or 0)
+    while frame is not None and frame.f_code is not worker._work.__code__:  # type: ignore[attr-defined]
+        frame = frame.f_back
+    return frame is not None
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
@@ -88,7 +98,7 @@ def test_intake_decodes_again() -> None:
     wait(
         lambda: intake.receive("joint_states", message) or intake.figures["joint_states"].received
     )
-    assert intake.close()
+    assert intake.close(LIMIT_S)
 
 
 def test_storage_answers_the_verb_that_it_had_and_later_ones(tmp_path: Path) -> None:
@@ -116,7 +126,7 @@ def test_storage_answers_the_verb_that_it_had_and_later_ones(tmp_path: Path) -> 
     assert storage._pending == 0, "the lost one does not count for ever"
     verb, _ = rig.call("save_capsule", name="cut")
     assert wait(lambda: _turn(rig) or verb.result).code is ErrorCode.NONE
-    assert storage.close()
+    assert storage.close(LIMIT_S)
 
 
 def _turn(rig: Rig) -> None:
@@ -132,30 +142,36 @@ def test_replies_sends_again() -> None:
     kill(replies._worker, lambda: replies._waiting.put(lambda: None), reports)
     wait(lambda: replies._waiting.put(lambda: service.send_response(None, 1)) or sent)
     replies.close()
-    assert not replies._worker.alive
+    wait(lambda: not replies._worker.alive)
 
 
-def test_planner_tells_whoever_takes_the_lost_plan_and_plans_again() -> None:
-    begun, gate = threading.Event(), threading.Event()
+def test_planner_tells_whoever_takes_the_lost_plan_and_plans_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Clock:
+        """It looks at the clock between taking a plan in hand and what guards the plan."""
 
-    class Slow:
-        def run_plan(self, ticket: Any) -> None:
-            begun.set()
-            assert gate.wait(LIMIT_S)
+        looks = 0
 
+        def monotonic_ns(self) -> int:
+            self.looks += 1
+            if self.looks == 1:
+                raise thread_killer.Killed("before a plan")
+            return time.monotonic_ns()
+
+    ran: list[Any] = []
+    monkeypatch.setattr("flashrt_ros.ros.planner.time", Clock())
     reports = Reports()
-    planner = Planner(Slow(), report=reports)
-    planner._condition.acquire()  # it cannot leave its loop's first lines
-    thread_killer.raise_in(planner._worker._thread)
-    planner._condition.release()
+    planner = Planner(SimpleNamespace(run_plan=ran.append), report=reports)
     planner.begin("lost", 1)
     assert reports.came.wait(LIMIT_S)
     with pytest.raises(FlashRTError, match="the planner thread met Killed"):
-        wait(lambda: planner.take() or None)
-    gate.set()
+        planner.take()
+    assert not ran
     planner.begin("next", 2)
     assert wait(planner.take) == "next"
-    assert planner.close()
+    assert ran == ["next"]
+    assert planner.close(LIMIT_S)
 
 
 def test_a_plan_that_exits_is_a_failure_of_the_policy() -> None:
@@ -190,7 +206,7 @@ def test_a_policy_that_exits_holds_and_the_control_thread_goes_on() -> None:
     # Before anything else: what is left of the failed step is no state to go on from.
     control.queue.put(rig.verb("reset_episode"))
     wait(lambda: _hear(rig) or rig.mode is Mode.RUNNING)
-    assert control.close()
+    assert control.close(LIMIT_S)
 
 
 def _hear(rig: Rig) -> None:
@@ -199,8 +215,13 @@ def _hear(rig: Rig) -> None:
 
 
 def _control(policy: Any = None, report: Any = None) -> tuple[Control, Rig]:
-    """A control thread over a rig, at the speed of the clock on the wall."""
-    rig = Rig(policy)
+    """A control thread over a rig, at the speed of the clock on the wall.
+
+    Nothing is too old or late for it: the thread that lets it hear may stand still for seconds.
+    """
+    observations = contract_dict()["observations"]
+    observations[0]["max_age_ms"] = 1e6
+    rig = Rig(policy, miss_limit_s=1e3, observations=observations)
     rig.stepper.clock_ns = time.monotonic_ns
     more = {} if report is None else {"report": report}
     control = Control(lambda: rig.stepper, rig.out, 0.02, 1, **more)
@@ -222,7 +243,7 @@ def test_control_stops_the_arm_refuses_verbs_and_says_that_it_is_lost() -> None:
     verb = Verb("snapshot", lambda handlers, verb: None, 0, 10**18)
     with pytest.raises(FlashRTError, match="control thread failed: Killed: between"):
         control.queue.put(verb)
-    assert control.close()
+    assert control.close(LIMIT_S)
     assert control.stepper is None
 
 
@@ -231,16 +252,19 @@ def test_verbs_that_waited_are_answered_when_control_is_lost() -> None:
     wait(lambda: _hear(rig) or rig.mode is Mode.RUNNING)
     answers: list[ErrorCode] = []
 
-    def fatal(handlers: object, verb: Verb) -> None:
-        thread_killer.kill("control")
-
-    for work in (fatal, lambda handlers, verb: None):
+    def ask(work: Any) -> None:
         verb = Verb("snapshot", work, 0, 10**18)
         verb.listen(lambda answer: answers.append(answer.code))
         control.queue.put(verb)
+
+    def fatal(handlers: object, verb: Verb) -> None:
+        ask(lambda handlers, verb: None)  # from here: afterwards it would be refused
+        thread_killer.kill("control")
+
+    ask(fatal)
     wait(lambda: len(answers) == 2)
     assert set(answers) == {ErrorCode.INTERNAL}
-    assert control.close()
+    assert control.close(LIMIT_S)
 
 
 def test_a_worker_that_fails_for_ever_does_not_take_the_machine() -> None:
