@@ -9,6 +9,7 @@ import errno
 import os
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import thread_killer
@@ -26,6 +27,8 @@ SLOW_S = 2.0
 SLOW, NAN, RAISES, FAR, BEYOND = 1.0, 2.0, 3.0, 4.0, 5.0
 """Velocity of the first joint: a step takes two seconds, makes a NaN, raises, lands 1 rad away
 from the measured position, or far outside the limits. Zero: none of these."""
+LINGER = "linger"
+"""File in the node's working folder: while it is there, no slow plan ends."""
 KILLS = (10.0, 11.0, 12.0, 13.0, 14.0)
 """Velocity of the first joint that kills a thread of the node, once: see ``thread_killer``."""
 DISK_FULL, DISK_FREE = 20.0, 21.0
@@ -92,6 +95,8 @@ class Planner(FollowChunks):
         seen = inputs["state_in"].clone()
         if float(seen[2]) == SLOW:
             time.sleep(SLOW_S)
+            while Path(LINGER).exists():
+                time.sleep(0.01)
         if float(seen[2]) == RAISES:
             raise RuntimeError("the puppet's string broke")
         outputs["planned"].copy_(seen[:2] + ROW_RAD * torch.arange(4.0)[:, None])

@@ -29,10 +29,11 @@ from flashrt_ros.srv import (
 )
 from lifecycle_msgs.msg import State, Transition
 from lifecycle_msgs.srv import ChangeState, GetState
-from node_peer import LATCHED, RELIABLE, Peer, Pending, Robot, watch
+from node_peer import RELIABLE, Peer, Pending, Robot, watch
 from node_process import Domain, NodeProcess
 from rcl_interfaces.srv import SetParametersAtomically
 from rclpy.parameter import Parameter
+from rclpy.qos import DurabilityPolicy, QoSProfile
 from sensor_msgs.msg import JointState
 
 from flashrt_ros.errors import ErrorCode
@@ -55,6 +56,10 @@ SERVICES: Mapping[str, Any] = {
     "stop": Command,
     "clear_stop": Command,
 }
+ALL_LATCHED = QoSProfile(depth=1000, durability=DurabilityPolicy.TRANSIENT_LOCAL)
+"""With a depth of one a mode that does not last is overwritten while we are not scheduled."""
+PATIENT_S = 5.0
+"""How long ``on_miss`` holds: a busy machine stalls for seconds."""
 WAYS_DOWN = {
     State.PRIMARY_STATE_ACTIVE: Transition.TRANSITION_DEACTIVATE,
     State.PRIMARY_STATE_INACTIVE: Transition.TRANSITION_CLEANUP,
@@ -111,7 +116,7 @@ class Stage:
         assert self.domain is not None
         self.peer = Peer(self.domain)
         record = self.peer.record
-        self.statuses = record(PolicyStatus, self.name("status"), LATCHED)
+        self.statuses = record(PolicyStatus, self.name("status"), ALL_LATCHED)
         self.steps = record(PolicyStep, self.name("policy_step"))
         self.chunks = record(ActionChunk, self.name("action_chunk"))
         self.events = record(CapsuleEvent, self.name("capsule_event"))
@@ -230,7 +235,7 @@ class Stage:
             "start_timeout_s": 10.0,
             "service_timeout_s": 20.0,
             "capsule_dir": str(self.folder / "capsules"),
-            "miss_limit_s": 5.0,  # a busy machine stalls for seconds
+            "miss_limit_s": PATIENT_S,
             "watchdog_periods": 100_000,
         }
         result = self.set(**{**defaults, **more})
@@ -296,6 +301,32 @@ class Stage:
         wanted = len(self.steps) + count
         self.peer.wait(lambda: len(self.steps) >= wanted, f"{count} more control steps")
 
+    def wait_step_on_new_input(self) -> PolicyStep:
+        """Waits for a control step that saw what the robot publishes from now on.
+
+        Control steps of before may still be on their way, however many of them are waited for.
+        """
+        # One message may have been made already and not published yet.
+        begun = len(self.robot.published) + 1
+
+        def found() -> PolicyStep | None:
+            step = self.steps[-1] if self.steps else None
+            new = self.robot.published[begun:]
+            return step if step and any(o.digest in new for o in step.observations) else None
+
+        return self.peer.wait(found, "a control step on new input", seen=lambda: self.steps[-1:])
+
+    def end_hold(self) -> None:
+        """Has ``on_miss`` end with the stop message now, and not after the patience of ``run``."""
+        assert self.set(miss_limit_s=0.05).successful
+        self.wait_status(PolicyStatus.WAITING)
+        assert self.set(miss_limit_s=PATIENT_S).successful
+
+    def order(self, what: float) -> None:
+        """Tells a policy of ``puppet`` what to do; returns when a control step has seen it."""
+        self.robot.velocity = [what, 0.0]
+        self.wait_step_on_new_input()
+
     def wait_diagnostic(self, entry: str, words: str, level: int = 2) -> DiagnosticStatus:
         """Waits for an entry of /diagnostics with a name, words and a level since ``clear``."""
 
@@ -313,6 +344,14 @@ class Stage:
 
         what = f"diagnostic {entry!r} of level {level} with {words!r}"
         return self.peer.wait(found, what, seen=seen)
+
+    def values(self, entry: str) -> dict[str, str]:
+        """The newest values of an entry of /diagnostics since ``clear``; empty: none has come."""
+        for array in reversed(list(self.diagnostics)):
+            for status in array.status:
+                if status.name == f"{self.namespace}/{self.node}: {entry}":
+                    return {pair.key: pair.value for pair in status.values}
+        return {}
 
     def begin_slow_plan(self) -> None:
         """Returns in the middle of a plan of ``puppet.Planner`` that takes two seconds."""

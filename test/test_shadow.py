@@ -110,23 +110,24 @@ def test_both_ways_at_a_running_node(stage: Stage) -> None:
     assert not shadows
     assert stage.set(dry_run=True).successful
     stage.wait_status(3, "in the shadow of others")
-    assert stage.statuses[-1].dry_run
+    stage.peer.wait(lambda: stage.statuses[-1].dry_run, "a status that says so")
+    stage.peer.wait(lambda: list(stage.commands[-1].velocity) == [0.0, 0.0], "the stop message")
     stage.clear()
+    stage.wait_step_on_new_input()
     stage.wait_steps(5)
-    assert not [c for c in stage.commands if any(c.position)][1:], "the stop message at most"
+    assert not stage.commands, "the stop message was the last"
     stage.peer.wait(lambda: len(shadows) >= 5, "shadow commands")
     stage.wait_diagnostic("motion", "dry run", level=0)
     # Another one has moved the arm meanwhile.
     stage.robot.position = [0.4, 0.4]
-    stage.wait_steps(5)
+    stage.wait_step_on_new_input()
     stage.clear()
     assert stage.set(dry_run=False).successful
     stage.wait_steps(5)
     stage.peer.wait(lambda: len(stage.commands) >= 3, "commands")
     assert all(abs(p - 0.4) < 0.1 for p in stage.commands[0].position)
     assert stage.steps[-1].step > 10, "one episode all along"
-    entry = stage.wait_diagnostic("parameters", "", level=0)
-    assert {v.key: v.value for v in entry.values}["dry_run"] == "False"
+    stage.peer.wait(lambda: stage.values("parameters").get("dry_run") == "False", "dry_run False")
 
 
 @pytest.mark.ros
@@ -137,11 +138,12 @@ def test_parameters_at_run_time_are_all_set_or_none(stage: Stage) -> None:
     assert "device is read at configure" in refused.reason
     refused = stage.set(dry_run=True, miss_limit_s=11.0)
     assert not refused.successful
-    stage.wait_steps(3)
-    assert not stage.statuses[-1].dry_run
+    assert not stage.wait_step_on_new_input().dry_run
     assert stage.set(miss_limit_s=0.2, rollback_period_steps=10).successful
-    stage.do("reset_episode")
-    stage.wait_steps(25)
+    begun = stage.do("reset_episode").generation
+    stage.peer.wait(
+        lambda: stage.steps[-1].generation == begun and stage.steps[-1].step > 20, "21 steps"
+    )
     ring = stage.do("list_capsules", include_automatic=True).capsules
     episode = max(c.episode for c in ring)
     steps = {c.step for c in ring if c.automatic and c.episode == episode}

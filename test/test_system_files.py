@@ -45,11 +45,12 @@ def test_a_capsule_outlives_the_process_of_its_node(stage: Stage) -> None:
     assert stage.process.wait() == -signal.SIGKILL
     stage.start()
     stage.run()
-    stage.wait_steps(3)
+    before = stage.wait_step_on_new_input()
     loaded = stage.do("load_capsule", file="cut").capsule
     assert (loaded.id, loaded.name, loaded.step) == (cut.id, "cut", cut.step)
     assert (loaded.state_id, loaded.exec_id) == (cut.state_id, cut.exec_id)
-    assert stage.statuses[-1].mode == PolicyStatus.RUNNING, "a load leaves the live state alone"
+    live = stage.wait_step_on_new_input()
+    assert (live.generation, live.capsule) == (before.generation, ""), "a load leaves it alone"
     restored = stage.do("restore", name="cut", publish=True)
     assert trace(stage, restored.generation, cut.step) == first
     # Control: the other file continues as the other episode did, and as nothing else.
@@ -121,8 +122,12 @@ def test_a_capsule_on_disk_is_restored_by_the_node(stage: Stage) -> None:
     listed = stage.do("list_capsules")
     assert {c.name: c.tier for c in listed.capsules}["branch"] == "disk"
     assert listed.host_bytes_budget == 0
-    events = [(e.name, e.tier) for e in stage.events if e.kind == CapsuleEvent.MOVE]
-    assert events == [("away", "disk"), ("away", "device"), ("away", "disk")]
+    wanted = [("away", "disk"), ("away", "device"), ("away", "disk")]
+    stage.peer.wait(
+        lambda: [(e.name, e.tier) for e in stage.events if e.kind == CapsuleEvent.MOVE] == wanted,
+        f"{wanted}",
+        seen=lambda: stage.events,
+    )
     for name in ("away", "branch"):
         stage.do("drop_capsule", name=name)
     assert not file.exists()

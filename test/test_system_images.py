@@ -122,6 +122,7 @@ def test_colors_come_through_and_a_wrong_image_stops_the_arm(
         eye.message = raw(RED, "rgb8")
         stage.wait_running()
         wait_for_command(stage, 0.1, 0.0)
+    stage.wait_steps(1)
     seen = [stamp for stamp in stage.steps[-1].observations if stamp.topic == "/camera"]
     assert len(seen) == 1
     eye.message = None
@@ -145,9 +146,12 @@ def test_compressed_images_and_the_task_from_a_topic(
     )
     stage.wait_status(PolicyStatus.WAITING, "no task text yet")
     publisher = stage.peer.node.create_publisher(String, "/task", RELIABLE)
-    stage.peer.wait(lambda: publisher.get_subscription_count() == 1, "the node's subscription")
-    publisher.publish(String(data="be red"))
-    stage.wait_running()
+
+    def told() -> bool:
+        publisher.publish(String(data="be red"))
+        return stage.statuses[-1].mode == PolicyStatus.RUNNING
+
+    stage.peer.wait(told, "motion once there is a task", seen=lambda: stage.statuses[-1:])
     wait_for_command(stage, 0.1, 0.0)
     stage.wait_steps(1)
     assert stage.steps[-1].task == "be red"
@@ -161,9 +165,5 @@ def test_an_image_of_another_shape_is_refused_at_configure(stage: Stage) -> None
     assert not stage.change(Transition.TRANSITION_CONFIGURE)
     assert stage.state() == State.PRIMARY_STATE_UNCONFIGURED
     words = "expected shape (3, 4, 6) for the policy, found (3, 6, 4)"
-    stage.peer.wait(
-        lambda: any(words in status.reason for status in stage.statuses),
-        words,
-        seen=lambda: stage.statuses[-1:],
-    )
-    assert "height and width are interchanged" in stage.statuses[-1].reason
+    status = stage.wait_status(PolicyStatus.UNCONFIGURED, words)
+    assert "height and width are interchanged" in status.reason

@@ -119,6 +119,8 @@ def test_a_checkpoint_runs_and_comes_back(
     reset = stage.do("reset_episode")
     assert actions(stage, reset.generation, 0) != first
     # Chunks are published in the units of the action, so those of an ensemble are not.
+    if not changed:
+        stage.peer.wait(lambda: stage.chunks, "a chunk")
     assert bool(stage.chunks) is not bool(changed)
 
 

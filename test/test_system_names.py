@@ -43,12 +43,19 @@ def test_every_name_follows_namespace_node_name_and_remaps(stage: Stage) -> None
     stage.do("snapshot", name="here")
     for entry in (f"input {STATES}", f"output {COMMANDS}", "motion", "node name"):
         stage.wait_diagnostic(entry, "", level=0)
-    topics = [name for name, _ in stage.peer.node.get_topic_names_and_types()]
-    assert "/robot1/brain/shadow/joint_command" in topics
-    assert not [name for name in topics if name.startswith(("/policy", "/robot1/policy"))]
-    services = [name for name, _ in stage.peer.node.get_service_names_and_types()]
-    for name in ("snapshot", "change_state", "set_parameters", "stop"):
-        assert f"/robot1/brain/{name}" in services
+
+    def topics() -> list[str]:
+        return [name for name, _ in stage.peer.node.get_topic_names_and_types()]
+
+    def services() -> list[str]:
+        return [name for name, _ in stage.peer.node.get_service_names_and_types()]
+
+    stage.peer.wait(
+        lambda: "/robot1/brain/shadow/joint_command" in topics(), "shadow topic", seen=topics
+    )
+    assert not [name for name in topics() if name.startswith(("/policy", "/robot1/policy"))]
+    wanted = {f"/robot1/brain/{n}" for n in ("snapshot", "change_state", "set_parameters", "stop")}
+    stage.peer.wait(lambda: wanted <= set(services()), f"{wanted}", seen=services)
     stage.do("stop")
     stage.wait_status(PolicyStatus.STOPPED)
     stage.do("clear_stop")
@@ -63,7 +70,7 @@ def test_commands_that_a_remap_makes_measured_positions_are_refused(stage: Stage
 
 def test_qos_overrides_reach_the_middleware_and_those_of_no_topic_are_said(stage: Stage) -> None:
     stage.run()
-    assert ours(stage, STATES) == ReliabilityPolicy.RELIABLE
+    wait_for(stage, STATES, ReliabilityPolicy.RELIABLE)
     name = "'qos_overrides./joint_states.subscription.reliability' has no effect"
     stage.peer.wait(lambda: name in stage.process.output(), "a word on the name before the remap")
     refused = stage.set(**{f"qos_overrides.{STATES}.subscription.reliability": "best_effort"})
@@ -73,12 +80,19 @@ def test_qos_overrides_reach_the_middleware_and_those_of_no_topic_are_said(stage
 
 def test_what_is_not_overridden_is_that_of_the_present_contract(stage: Stage) -> None:
     stage.run()
-    assert ours(stage, COMMANDS) == ReliabilityPolicy.RELIABLE
+    wait_for(stage, COMMANDS, ReliabilityPolicy.RELIABLE)
     stage.activate(contract=arm_contract(qos={"reliability": "best_effort"}))
+    wait_for(stage, COMMANDS, ReliabilityPolicy.BEST_EFFORT)
+    wait_for(stage, STATES, ReliabilityPolicy.RELIABLE)
+
+
+def wait_for(stage: Stage, topic: str, wanted: ReliabilityPolicy) -> None:
+    """Waits until the graph, which lags behind, has this for the node's endpoint on a topic."""
     stage.peer.wait(
-        lambda: ours(stage, COMMANDS) == ReliabilityPolicy.BEST_EFFORT, "the second contract's QoS"
+        lambda: ours(stage, topic) == wanted,
+        f"{wanted} on {topic}",
+        seen=lambda: ours(stage, topic),
     )
-    assert ours(stage, STATES) == ReliabilityPolicy.RELIABLE
 
 
 def ours(stage: Stage, topic: str) -> ReliabilityPolicy | None:

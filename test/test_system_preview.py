@@ -7,8 +7,10 @@ chooses by something else than what will happen.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
+import puppet
 import pytest
 from flashrt_ros.msg import PolicyStatus
 from lifecycle_msgs.msg import Transition
@@ -18,6 +20,19 @@ from test_system_state import assert_no_step_is_alike, trace
 from flashrt_ros.errors import ErrorCode
 
 pytestmark = pytest.mark.ros
+
+
+@contextmanager
+def lingering_plan(stage: Stage) -> Iterator[None]:
+    """A plan beside is under way all the while, however long we are not scheduled."""
+    linger = stage.folder / puppet.LINGER
+    linger.touch()
+    try:
+        stage.begin_slow_plan()
+        yield
+    finally:
+        linger.unlink()
+        stage.robot.velocity = [0.0, 0.0]
 
 
 def previewed(stage: Stage, **fields: Any) -> Any:
@@ -64,7 +79,7 @@ def test_the_arm_goes_on_as_if_nothing_were(stage: Stage) -> None:
     for _ in range(5):
         assert len(previewed(stage, names=[f"n{n}" for n in range(8)])) == 8
         assert len(previewed(stage)) == 1
-        assert stage.statuses[-1].mode == PolicyStatus.RUNNING
+        assert stage.wait_step_on_new_input().published
     first = trace(stage, cut.generation, cut.step)
     restored = stage.do("restore", name="cut", publish=True)
     assert trace(stage, restored.generation, cut.step) == first
@@ -87,32 +102,36 @@ def test_a_plan_beside_comes_first(stage: Stage) -> None:
     stage.run("puppet:Planner")
     (chunk,) = previewed(stage)
     assert (chunk.horizon, chunk.capsule, len(chunk.data)) == (4, "", 8)
-    stage.begin_slow_plan()
-    pending = stage.send("preview")
-    busy = stage.ask("preview")
-    assert busy.error_code == ErrorCode.BUSY
-    assert "another ~/preview is under way" in busy.message
-    stage.robot.velocity = [0.0, 0.0]
+    with lingering_plan(stage):
+        pending = stage.send("preview")
+        busy = stage.ask("preview")
+        assert busy.error_code == ErrorCode.BUSY
+        assert "another ~/preview is under way" in busy.message
     response = pending.result(stage.peer.quote)
     assert response.success, response.message
     assert response.chunks[0].horizon == 4
 
 
 def test_who_waits_gets_an_answer(stage: Stage) -> None:
-    def begun(**more: Any) -> Any:
-        stage.run("puppet:Planner", **more)
+    def begin() -> None:
+        stage.run("puppet:Planner")
         stage.do("snapshot", name="cut")
-        stage.begin_slow_plan()
-        return stage.send("preview", names=["cut"])
 
-    response = begun(service_timeout_s=0.5).result(stage.peer.quote)
-    assert response.error_code == ErrorCode.TIMEOUT
-    pending = begun()
-    stage.do("reset_episode")
-    response = pending.result(stage.peer.quote)
-    assert response.error_code == ErrorCode.SUPERSEDED
-    assert "restore, rollback or reset came between" in response.message
-    pending = begun()
+    begin()
+    with lingering_plan(stage):
+        assert stage.set(service_timeout_s=0.5).successful
+        response = stage.ask("preview", names=["cut"])
+        assert response.error_code == ErrorCode.TIMEOUT
+    begin()
+    with lingering_plan(stage):
+        pending = stage.send("preview", names=["cut"])
+        stage.do("reset_episode")
+        response = pending.result(stage.peer.quote)
+        assert response.error_code == ErrorCode.SUPERSEDED
+        assert "restore, rollback or reset came between" in response.message
+    begin()
+    stage.begin_slow_plan()
+    pending = stage.send("preview", names=["cut"])
     stage.transit(Transition.TRANSITION_DEACTIVATE)
     stage.transit(Transition.TRANSITION_CLEANUP)
     response = pending.result(stage.peer.quote)

@@ -14,6 +14,7 @@ import puppet
 import pytest
 from flashrt_ros.msg import CapsuleEvent, PolicyStatus
 from lifecycle_msgs.msg import Transition
+from rclpy.time import Time
 from stage import Stage
 
 from flashrt_ros.errors import ErrorCode
@@ -98,11 +99,21 @@ def test_restore_holds_until_resume(stage: Stage) -> None:
 
 def assert_still(stage: Stage) -> None:
     """While good input goes on, neither a control step nor a command."""
-    stage.peer.wait(lambda: list(stage.commands[-1].velocity) == [0.0, 0.0], "the stop message")
-    steps, commands = len(stage.steps), len(stage.commands)
+
+    def rests() -> bool:
+        return bool(stage.commands) and list(stage.commands[-1].velocity) == [0.0, 0.0]
+
+    stage.peer.wait(rests, "the stop message", seen=lambda: stage.commands[-1:])
+    # The control thread answers between its steps: one that the stop met has been published,
+    # though it may still be on its way to us, so that the stamps tell and not how many came.
+    stage.ask("list_capsules")
+    now_ns = stage.peer.node.get_clock().now().nanoseconds
     begun = len(stage.robot.published)
     stage.peer.wait(lambda: len(stage.robot.published) > begun + 15, "input for a while")
-    assert (len(stage.steps), len(stage.commands)) == (steps, commands)
+    stage.ask("list_capsules")  # it had time for some
+    stage.peer.wait(rests, "nothing behind the stop message", seen=lambda: stage.commands[-1:])
+    for message in (*stage.steps, *stage.commands):
+        assert Time.from_msg(message.header.stamp).nanoseconds < now_ns, message
 
 
 def test_unsafe_start_after_restore_does_not_use_the_capsule_up(stage: Stage) -> None:

@@ -31,30 +31,24 @@ def rests(message: JointState) -> bool:
     return list(message.velocity) == [0.0, 0.0]
 
 
-def values(stage: Stage, entry: str) -> dict[str, str]:
-    """The newest values of an entry of /diagnostics."""
-    for array in reversed(list(stage.diagnostics)):
-        for status in array.status:
-            if status.name == f"/policy: {entry}":
-                return {pair.key: pair.value for pair in status.values}
-    return {}
-
-
 def test_a_policy_that_hangs_leads_to_on_miss_and_a_status_that_says_so(stage: Stage) -> None:
     stage.run(contract=arm_contract(on_miss="stop"), watchdog_periods=10)
     stage.wait_steps(3)
     stage.robot.velocity = [puppet.SLOW, 0.0]
     stage.peer.wait(lambda: stage.commands and rests(stage.commands[-1]), "the stop message")
     ticks = stage.statuses[-1].tick
-    status = stage.wait_status(PolicyStatus.WAITING, "the control step is late")
+    late = stage.wait_status(PolicyStatus.WAITING, "the control step is late")
     stage.wait_diagnostic("motion", "the control step is late", level=1)
     assert "no control step for" not in stage.process.output(), "miss_limit_s is far away"
     stage.robot.velocity = [0.0, 0.0]
-    stage.wait_running()
-    assert stage.statuses[-1].tick > ticks
-    assert status.tick <= stage.statuses[-1].tick
+
+    def goes_on() -> bool:
+        status = stage.statuses[-1]
+        return status.mode == PolicyStatus.RUNNING and status.tick > max(ticks, late.tick)
+
+    stage.peer.wait(goes_on, "motion, and more ticks", seen=lambda: stage.statuses[-1:])
     stage.peer.wait(
-        lambda: values(stage, "watchdog").get("late control steps", "0") != "0",
+        lambda: stage.values("watchdog").get("late control steps", "0") != "0",
         "the watchdog in /diagnostics",
     )
 
@@ -71,23 +65,28 @@ def test_control_of_the_above_without_the_watchdog_the_arm_follows_on(stage: Sta
 def test_the_age_of_an_observation_is_counted_to_the_command(stage: Stage) -> None:
     stage.run("puppet:Planner")
     stage.wait_steps(20)
-    steps = list(stage.steps)[:20]
+
+    def rows() -> list[Any]:
+        """Those of the chunk that most control steps have taken one from."""
+        by_chunk: dict[int, list[Any]] = {}
+        for step in list(stage.steps):
+            by_chunk.setdefault(step.chunk_id, []).append(step)
+        return max(by_chunk.values(), key=len)
+
+    # While the machine is busy, plans may come so late that each has one row left.
+    stage.peer.wait(lambda: len(rows()) > 1, "two rows of a chunk")
+    steps = list(stage.steps)
     for step in steps:
         received = max(o.age_ms for o in step.observations)
         # From the plan that saw it on: later rows of a chunk act on older observations.
         assert step.observation_age_ms >= received
         assert step.observation_age_ms >= step.latency_ms
-    by_chunk: dict[int, list[Any]] = {}
-    for step in steps:
-        by_chunk.setdefault(step.chunk_id, []).append(step)
-    rows = max(by_chunk.values(), key=len)
-    ages = [step.observation_age_ms for step in sorted(rows, key=lambda s: s.chunk_index)]
-    assert len(ages) > 1
+    ages = [step.observation_age_ms for step in sorted(rows(), key=lambda s: s.chunk_index)]
     assert ages == sorted(ages)
     names = ("measured period_ms p1 p50 p99", "observation_age_ms p50 p99 max", "jitter_ms p99")
 
     def figures() -> list[float]:
-        found = values(stage, "control period")
+        found = stage.values("control period")
         return [float(word) for name in names for word in found.get(name, "nan").split()]
 
     # Diagnostics that came at activation have none yet.
@@ -118,13 +117,14 @@ def test_a_clock_that_stands_still_or_leaps_ahead_changes_stamps_alone(stage: St
         stage.peer.wait(lambda: told(50), "a command at the simulated time")
         stage.clear()
         stage.wait_steps(10)
+        stage.peer.wait(lambda: len(stage.commands) >= 10, "commands")
         assert {command.header.stamp.sec for command in list(stage.commands)[1:]} == {50}
         stage.peer.wait(lambda: stage.diagnostics, "diagnostics while the clock stands still")
         episode = stage.steps[-1].episode
         stage.peer.wait(lambda: told(5000), "a command after a leap")
         stage.wait_steps(10)
         assert stage.steps[-1].episode == episode
-        assert stage.statuses[-1].mode == PolicyStatus.RUNNING
+        stage.wait_running()
         assert "went back" not in stage.process.output()
     finally:
         assert stage.set(use_sim_time=False).successful
