@@ -1,11 +1,11 @@
-"""What the node's log says of its mode, and how often."""
+"""What the node's status and its log say of the mode, and how often."""
 
 from __future__ import annotations
 
 from flashrt_ros.contract.observing import TOO_EARLY
 from flashrt_ros.ros.motion import NOTHING_FRESH, Mode, Motion
 from flashrt_ros.ros.records import StatusRecord
-from flashrt_ros.ros.status import ModeLog
+from flashrt_ros.ros.status import ModeLog, tell
 
 
 def test_a_mode_is_logged_when_it_or_its_reason_changes() -> None:
@@ -66,3 +66,25 @@ def test_no_reason_begins_with_the_word_of_its_mode() -> None:
     for mode, reason in ((s.mode, s.reason) for s in standings):
         assert reason
         assert not reason.lower().startswith(mode.name[:4].lower()), "the log would say it twice"
+
+
+def test_a_status_that_another_one_overtakes_while_it_is_published_is_not_the_last() -> None:
+    running, held = (
+        StatusRecord(mode=Mode.RUNNING),
+        StatusRecord(mode=Mode.HOLDING, reason="by us"),
+    )
+    found = [running]
+    published: list[StatusRecord] = []
+
+    def publish(status: StatusRecord) -> None:
+        if not published:  # meanwhile, in the control thread
+            published.append(held)
+            found.append(held)
+        published.append(status)
+
+    assert tell(lambda: found[-1], publish) == held
+    assert published == [held, running, held]
+    # Control: once, where nothing but counters has changed.
+    steps = iter(range(9))
+    tell(lambda: StatusRecord(mode=Mode.RUNNING, tick=next(steps)), published.append)
+    assert [status.tick for status in published[3:]] == [0]

@@ -38,7 +38,7 @@ from flashrt_ros.ros.parameters import Parameters, contract_path
 from flashrt_ros.ros.qos_watch import QosWatch
 from flashrt_ros.ros.records import StatusRecord
 from flashrt_ros.ros.services import Services
-from flashrt_ros.ros.status import ModeLog
+from flashrt_ros.ros.status import ModeLog, tell
 from flashrt_ros.ros.stepper import Stepper
 from flashrt_ros.ros.stop_guard import StopGuard
 from flashrt_ros.ros.storage import Storage
@@ -119,7 +119,7 @@ class PolicyNode(LifecycleNode):
         )
         if self._settings["autostart"]:
             self._autostart = self.create_timer(0.0, guarded(self, self._start_up), clock=steady)
-        self._outlet.status(self._status())
+        self._publish_status()
 
     # Lifecycle
 
@@ -158,17 +158,17 @@ class PolicyNode(LifecycleNode):
             self._transition_failed(f"{name} failed: {error}")
             if name == "configure":
                 self._release()
-            self._outlet.status(self._status())
+            self._publish_status()
             return FAILURE
         except ControlLostError as error:
             self._transition_failed(str(error))
-            self._outlet.status(self._status())
+            self._publish_status()
             return ERROR
         except Exception as error:
             self._transition_failed(f"{name} failed: {error}", traceback.format_exc())
-            self._outlet.status(self._status())
+            self._publish_status()
             return ERROR
-        self._outlet.status(self._status())
+        self._publish_status()
         self.get_logger().info(f"{name} took {time.monotonic() - begun_s:.3f} s")
         return SUCCESS
 
@@ -399,13 +399,12 @@ class PolicyNode(LifecycleNode):
         )
 
     def _publish_status(self) -> None:
-        self._outlet.status(self._status())
+        tell(self._status, self._outlet.status)
 
     def _report(self) -> None:
         self._qos_watch.look_again()
         self._company.look(self._contract, self._settings.options.dry_run)
-        status = self._status()
-        self._outlet.status(status)
+        status = tell(self._status, self._outlet.status)
         if (news := self._mode_log.news(status, self._outlet.last_error)) is not None:
             self._outlet.log(*news)
         if self._intake is not None:

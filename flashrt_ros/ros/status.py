@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -33,6 +33,26 @@ def is_news(last: StatusRecord, status: StatusRecord) -> bool:
         reason=status.reason if same_kind(last.reason, status.reason) else last.reason,
     )
     return calm != status
+
+
+def tell(now: Callable[[], StatusRecord], publish: Callable[[StatusRecord], None]) -> StatusRecord:
+    """Publishes the status, and again while it has become another one meanwhile.
+
+    Two threads publish statuses, each as it finds things: one that is published late must not stay
+    the latched one for as long as nothing else changes.
+
+    Args:
+        now: Finds the status.
+        publish: Publishes it.
+
+    Returns:
+        What was published last, which is how things are.
+    """
+    status = now()
+    publish(status)
+    while is_news(status, later := now()):
+        publish(status := later)
+    return status
 
 
 class ModeLog:
