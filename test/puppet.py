@@ -6,6 +6,7 @@ It has a memory and draws noise at every step, so that any continuation tells wh
 from __future__ import annotations
 
 import errno
+import itertools
 import os
 import time
 from collections.abc import Mapping
@@ -24,9 +25,14 @@ from flashrt_ros.runtime.file_system import FileSystem
 from flashrt_ros.runtime.policy import Buffers, Policy, Port
 
 SLOW_S = 2.0
-SLOW, NAN, RAISES, FAR, BEYOND = 1.0, 2.0, 3.0, 4.0, 5.0
+SLOW, NAN, RAISES, FAR, BEYOND, HELD = 1.0, 2.0, 3.0, 4.0, 5.0, 6.0
 """Velocity of the first joint: a step takes two seconds, makes a NaN, raises, lands 1 rad away
-from the measured position, or far outside the limits. Zero: none of these."""
+from the measured position, or far outside the limits, or lasts until a test lets it go (``held``).
+Zero: none of these."""
+GO_ON = "go_on"
+"""File in the node's folder: how many computations that are held may have ended."""
+HOLDS, GOES_ON = "held: begins", "held: goes on"
+"""What one of them prints."""
 LINGER = "linger"
 """File in the node's working folder: while it is there, no slow plan ends."""
 KILLS = (10.0, 11.0, 12.0, 13.0, 14.0)
@@ -59,6 +65,8 @@ class Puppet(TwoJoints):
         order = float(inputs["state_in"][2])
         if order == SLOW:
             time.sleep(SLOW_S)
+        if order == HELD:
+            _hold()
         if order == RAISES:
             raise RuntimeError("the puppet's string broke")
         if order in KILLS:
@@ -71,6 +79,18 @@ class Puppet(TwoJoints):
         action = inputs["state_in"][:2] + 0.05 * torch.tanh(memory)
         action += {FAR: 1.0, BEYOND: 100.0, NAN: float("nan")}.get(order, 0.0)
         outputs["action_out"].copy_(action)
+
+
+_held = itertools.count(1)
+
+
+def _hold() -> None:
+    """Returns once the file ``GO_ON`` allows as many as this one is."""
+    number = next(_held)
+    print(HOLDS, flush=True)
+    while int(Path(GO_ON).read_text()) < number:
+        time.sleep(0.005)
+    print(GOES_ON, flush=True)
 
 
 def _fill_disk(full: bool) -> None:
@@ -97,6 +117,8 @@ class Planner(FollowChunks):
             time.sleep(SLOW_S)
             while Path(LINGER).exists():
                 time.sleep(0.01)
+        if float(seen[2]) == HELD:
+            _hold()
         if float(seen[2]) == RAISES:
             raise RuntimeError("the puppet's string broke")
         outputs["planned"].copy_(seen[:2] + ROW_RAD * torch.arange(4.0)[:, None])
