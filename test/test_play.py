@@ -11,6 +11,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,6 +19,8 @@ from typing import Any
 
 import pytest
 from bag_files import START_NS, joint_rows, joint_state, write_mcap
+
+from flashrt_ros.bag.reader import BagReader
 
 pytestmark = [pytest.mark.ros]
 
@@ -131,6 +134,30 @@ def test_a_contract_keeps_recorded_commands_in_the_file(node: Any, tmp_path: Pat
         process.kill()
     assert process.returncode == 0
     assert commands == []
+
+
+def test_the_thread_of_its_services_ends_before_what_it_uses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise the process sometimes ends by an abort; a late thread makes it certain here."""
+    play = pytest.importorskip("flashrt_ros.ros.play")
+    left: list[list[str]] = []
+
+    class Watched(play.SingleThreadedExecutor):
+        def spin_once(self, timeout_sec: float | None = None) -> None:
+            super().spin_once(timeout_sec)
+            time.sleep(0.05)
+
+        def shutdown(self, timeout_sec: float | None = None) -> bool:
+            left.append([t.name for t in threading.enumerate() if t not in before])
+            return bool(super().shutdown(timeout_sec))
+
+    monkeypatch.setenv("ROS_LOG_DIR", str(tmp_path / "log"))
+    monkeypatch.setattr(play, "SingleThreadedExecutor", Watched)
+    before = threading.enumerate()
+    with BagReader(write_mcap(tmp_path / "a.mcap", joint_rows(3))) as bag:
+        assert play.play(bag) == 0
+    assert left == [[]]
 
 
 def test_a_missing_topic_is_wrong_usage(tmp_path: Path) -> None:

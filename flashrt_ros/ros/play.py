@@ -35,6 +35,7 @@ QOS = QoSProfile(
     durability=DurabilityPolicy.TRANSIENT_LOCAL,
 )
 KEY_POLL_S = 0.1
+SPIN_S = 0.1
 
 
 class RosSink:
@@ -120,9 +121,7 @@ def play(
             reader, sink, sink.playable, rate=rate, loop=loop, paused=paused, tell_time=tell_time
         )
         _offer_services(node, player)
-        spinning = threading.Thread(target=_spin, args=(executor,), daemon=True)
-        spinning.start()
-        with _signals(player.stop), _keys(player):
+        with _signals(player.stop), _keys(player), _spinning(executor):
             state = "paused" if paused else "playing"
             keys = "; space pauses, q ends" if sys.stdin.isatty() else ""
             print(f"{state}: {_counted(len(sink.playable), 'topic')} at rate {rate:g}{keys}")
@@ -159,9 +158,27 @@ def _offer_services(node: Node, player: Player) -> None:
     node.create_service(Trigger, "~/toggle", answer(player.toggle))
 
 
-def _spin(executor: SingleThreadedExecutor) -> None:
-    with contextlib.suppress(ExternalShutdownException):
-        executor.spin()
+@contextlib.contextmanager
+def _spinning(executor: SingleThreadedExecutor) -> Iterator[None]:
+    """Services are answered meanwhile, in a thread of their own.
+
+    It has ended before anything is torn down: a node that is destroyed under it ends the process.
+    """
+    ended = threading.Event()
+
+    def spin() -> None:
+        with contextlib.suppress(ExternalShutdownException):
+            while not ended.is_set():
+                executor.spin_once(timeout_sec=SPIN_S)
+
+    thread = threading.Thread(target=spin, name="services", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        executor.wake()
+        thread.join()
 
 
 @contextlib.contextmanager
