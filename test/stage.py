@@ -293,6 +293,12 @@ class Stage:
         marked = [event for event in self.events if event.name.startswith("mark-")]
         return [event for event in self.events if event.kind == kind and event not in marked]
 
+    def wait_all_steps(self) -> None:
+        """Waits for every control step so far, of which the control thread says how many."""
+        tick = self.do("snapshot", name="mark-steps").capsule.tick
+        self.do("drop_capsule", name="mark-steps")
+        self.peer.wait(lambda: self.steps and self.steps[-1].tick + 1 >= tick, "the last step")
+
     def wait_running(self, since: int = 0) -> PolicyStatus:
         return self.wait_status(PolicyStatus.RUNNING, since=since)
 

@@ -98,12 +98,8 @@ class Robot:
     def retreat(self, ports: Ports) -> bool:
         """Stands still until all control steps so far have been heard of."""
         self.stage.do("pause")
-        # The control thread says how many control steps there have been.
-        tick = self.stage.do("snapshot", name="mark-still").capsule.tick
-        self.stage.do("drop_capsule", name="mark-still")
-        steps = self.stage.steps
-        self.stage.peer.wait(lambda: steps and steps[-1].tick + 1 >= tick, "the last step")
-        self._begun = len(steps)
+        self.stage.wait_all_steps()
+        self._begun = len(self.stage.steps)
         return True
 
     def work(self, ports: Ports) -> Steps:
