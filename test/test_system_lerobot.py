@@ -54,8 +54,8 @@ def contract(directory: Path) -> dict[str, Any]:
     found: dict[str, Any] = yaml.safe_load(make_template(load_policy(directory).ports(), 30.0))
     found["start"]["max_distance"] = 100.0
     for observation in found["observations"]:
-        observation["max_age_ms"] = 3000
-    found["start"]["max_age_ms"] = 3000
+        observation["max_age_ms"] = 10_000
+    found["start"]["max_age_ms"] = 10_000
     return found
 
 

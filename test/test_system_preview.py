@@ -6,6 +6,7 @@ chooses by something else than what will happen.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -14,6 +15,7 @@ import puppet
 import pytest
 from flashrt_ros.msg import PolicyStatus
 from lifecycle_msgs.msg import Transition
+from node_peer import DEADLINE_S
 from stage import Stage
 from test_system_state import assert_no_step_is_alike, trace
 
@@ -37,10 +39,9 @@ def lingering_plan(stage: Stage) -> Iterator[None]:
 
 def previewed(stage: Stage, **fields: Any) -> Any:
     """The chunks; asked again where a busy machine has left no room between control steps."""
-    for _ in range(20):
-        response = stage.ask("preview", **fields)
-        if response.error_code != ErrorCode.BUSY:
-            break
+    end_s = time.monotonic() + DEADLINE_S
+    while (response := stage.ask("preview", **fields)).error_code == ErrorCode.BUSY:
+        assert time.monotonic() < end_s, response.message
     assert response.success, response.message
     return response.chunks
 

@@ -102,7 +102,7 @@ def test_the_arm_stops_in_the_period_in_which_the_message_comes(stage: Stage) ->
 
 
 def test_dead_man_switch_that_falls_silent_or_is_released(stage: Stage) -> None:
-    stage.activate(contract=contract(mode="dead_man", max_age_ms=3000))
+    stage.activate(contract=contract(mode="dead_man", max_age_ms=60_000))
     stage.wait_status(PolicyStatus.HOLDING, "no message yet")
     assert not stage.commands
     switch = Switch(stage)
@@ -119,7 +119,22 @@ def test_dead_man_switch_that_falls_silent_or_is_released(stage: Stage) -> None:
         stage.wait_running()
     finally:
         switch.close()
-    stage.wait_status(PolicyStatus.HOLDING, "no message for more than 3000 ms")
+
+    stage.activate(contract=contract(mode="dead_man", max_age_ms=500))
+    switch = Switch(stage)
+
+    def moves_or_waits() -> bool:
+        return bool(stage.commands) or any(
+            "call ~/resume" in s.reason for s in stage.statuses[-1:]
+        )
+
+    try:
+        # A machine that stalls makes the switch fall silent, too: then it needs another word.
+        while stage.peer.wait(moves_or_waits, "a command or a hold") and not stage.commands:
+            stage.ask("resume")
+    finally:
+        switch.close()
+    stage.wait_status(PolicyStatus.HOLDING, "no message for more than 500 ms")
     stage.peer.wait(lambda: rests(stage.commands[-1]), "the stop message")
 
 
