@@ -18,8 +18,9 @@ from typing import Any
 import rclpy
 from rclpy.executors import SingleThreadedExecutor
 
-READY_S = 60.0
+READY_S = 120.0
 """A generous limit: it only decides how long a failure takes."""
+AGAIN_S = 2.0
 
 
 class Asker:
@@ -38,7 +39,7 @@ class Asker:
         self._context.try_shutdown()
 
     def call(self, kind: Any, name: str, request: Any, process: subprocess.Popen[str]) -> Any:
-        """The response of a service, as soon as it exists.
+        """The response of a service that may be asked more than once, as soon as it exists.
 
         Raises:
             AssertionError: The process ended, or the service did not answer in time.
@@ -49,13 +50,18 @@ class Asker:
             assert process.poll() is None, f"the node ended with code {process.returncode}"
             assert time.monotonic() < end_s, f"{name} did not appear within {READY_S} s"
             self._executor.spin_once(timeout_sec=0.1)
-        future = client.call_async(request)
-        while not future.done():
+        futures = []
+        again_s = time.monotonic()
+        while not any(future.done() for future in futures):
+            if time.monotonic() >= again_s:
+                # A server does not answer a client that it has not discovered yet.
+                futures.append(client.call_async(request))
+                again_s = time.monotonic() + AGAIN_S
             assert process.poll() is None, f"the node ended with code {process.returncode}"
             assert time.monotonic() < end_s, f"{name} did not answer within {READY_S} s"
             self._executor.spin_once(timeout_sec=0.1)
         self._node.destroy_client(client)
-        return future.result()
+        return next(future.result() for future in futures if future.done())
 
 
 @contextlib.contextmanager

@@ -24,7 +24,8 @@ from safetensors.torch import load_file, save_file
 pytest.importorskip("rclpy")
 pytestmark = [pytest.mark.ros, pytest.mark.slow]
 
-LIMIT_S = 180.0
+LIMIT_S = 400.0
+"""A generous limit: it only decides how long a failure takes."""
 WEIGHTS = Path(__file__).parents[1] / "flashrt_ros" / "demo" / "weights"
 
 
@@ -138,7 +139,7 @@ def test_an_interruption_ends_all_processes(command: Command, tmp_path: Path) ->
             break
     assert len(command.left_running()) == 3
     demo.send_signal(signal.SIGINT)
-    demo.communicate(timeout=30.0)
+    demo.communicate(timeout=LIMIT_S)
     assert demo.returncode == 130
 
 
@@ -149,9 +150,9 @@ def test_killed_it_leaves_nothing_behind(command: Command) -> None:
         if line.startswith("episode 1"):
             break
     demo.kill()
-    demo.wait(timeout=30.0)
+    demo.wait(timeout=LIMIT_S)
     demo.stdout.close()
-    deadline_s = time.monotonic() + 30.0
+    deadline_s = time.monotonic() + LIMIT_S
     while command.left_running() and time.monotonic() < deadline_s:
         time.sleep(0.1)
 

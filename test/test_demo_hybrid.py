@@ -121,7 +121,7 @@ def test_it_drives_the_arm_through_its_node(tmp_path: Path) -> None:
         env={**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(tmp_path)},
         capture_output=True,
         text=True,
-        timeout=180,
+        timeout=400,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr

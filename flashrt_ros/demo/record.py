@@ -91,8 +91,8 @@ class Recorder:
     """Records topics while in a ``with`` block.
 
     Messages are written from the node's executor; leave the block only when that has stopped
-    spinning, or the last message may be lost. A disk that is full ends the recording and not the
-    run: it is said when the block is left.
+    spinning, and ``drain`` it before, or the last messages are lost. A disk that is full ends the
+    recording and not the run: it is said when the block is left.
     """
 
     def __init__(self, node: Node, path: Path, topics: Sequence[Topic] = TOPICS) -> None:
@@ -140,6 +140,17 @@ class Recorder:
             self._fault = self._fault or f"its end could not be written ({error})"
         if self._fault and kind is None:
             raise StorageError(f"bag {self.path}: not whole: {self._fault}")
+
+    def drain(self) -> None:
+        """Writes what has come and no executor has taken; once nobody spins the node any more.
+
+        An executor takes one message of each topic in turn. Where it is behind, a control step is
+        taken before the input that it was computed from, and without that it proves nothing.
+        """
+        for subscription in self.subscriptions:
+            with subscription.handle:
+                while taken := subscription.handle.take_message(subscription.msg_type, True):
+                    subscription.callback(taken[0])
 
     def unheard(self) -> list[str]:
         """What is not recorded from its first message on, in words; empty: all that comes will be.

@@ -112,6 +112,7 @@ def _play(arguments: argparse.Namespace, log_directory: Path, bag: Path | None) 
         if bag is not None:
             # Before there is anything to record: not even the first control step may be missing.
             recorder = stack.enter_context(Recorder(client, bag))
+            stack.callback(recorder.drain)
         processes = [
             stack.enter_context(Process(name, command, log_directory))
             for name, command in commands.items()
