@@ -33,8 +33,6 @@ GO_ON = "go_on"
 """File in the node's folder: how many computations that are held may have ended."""
 HOLDS, GOES_ON = "held: begins", "held: goes on"
 """What one of them prints."""
-LINGER = "linger"
-"""File in the node's working folder: while it is there, no slow plan ends."""
 KILLS = (10.0, 11.0, 12.0, 13.0, 14.0)
 """Velocity of the first joint that kills a thread of the node, once: see ``thread_killer``."""
 DISK_FULL, DISK_FREE = 20.0, 21.0
@@ -115,8 +113,6 @@ class Planner(FollowChunks):
         seen = inputs["state_in"].clone()
         if float(seen[2]) == SLOW:
             time.sleep(SLOW_S)
-            while Path(LINGER).exists():
-                time.sleep(0.01)
         if float(seen[2]) == HELD:
             _hold()
         if float(seen[2]) == RAISES:

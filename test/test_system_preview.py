@@ -8,33 +8,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
-import puppet
 import pytest
 from flashrt_ros.msg import PolicyStatus
+from held import held
 from lifecycle_msgs.msg import Transition
 from node_peer import DEADLINE_S
-from stage import Stage
+from stage import Stage, arm_contract
 from test_system_state import assert_no_step_is_alike, trace
 
 from flashrt_ros.errors import ErrorCode
 
 pytestmark = pytest.mark.ros
-
-
-@contextmanager
-def lingering_plan(stage: Stage) -> Iterator[None]:
-    """A plan beside is under way all the while, however long we are not scheduled."""
-    linger = stage.folder / puppet.LINGER
-    linger.touch()
-    try:
-        stage.begin_slow_plan()
-        yield
-    finally:
-        linger.unlink()
-        stage.robot.velocity = [0.0, 0.0]
 
 
 def previewed(stage: Stage, **fields: Any) -> Any:
@@ -103,7 +89,7 @@ def test_a_plan_beside_comes_first(stage: Stage) -> None:
     stage.run("puppet:Planner")
     (chunk,) = previewed(stage)
     assert (chunk.horizon, chunk.capsule, len(chunk.data)) == (4, "", 8)
-    with lingering_plan(stage):
+    with held(stage):
         pending = stage.send("preview")
         busy = stage.ask("preview")
         assert busy.error_code == ErrorCode.BUSY
@@ -119,12 +105,12 @@ def test_who_waits_gets_an_answer(stage: Stage) -> None:
         stage.do("snapshot", name="cut")
 
     begin()
-    with lingering_plan(stage):
+    with held(stage):
         assert stage.set(service_timeout_s=0.5).successful
         response = stage.ask("preview", names=["cut"])
         assert response.error_code == ErrorCode.TIMEOUT
     begin()
-    with lingering_plan(stage):
+    with held(stage):
         pending = stage.send("preview", names=["cut"])
         stage.do("reset_episode")
         response = pending.result(stage.peer.quote)
@@ -144,7 +130,7 @@ def test_where_it_cannot_be(stage: Stage) -> None:
     response = stage.ask("preview")
     assert response.error_code == ErrorCode.UNSUPPORTED
     assert "preview_sets" in response.message
-    stage.run()
+    stage.run(contract=arm_contract(max_age_ms=500.0))
     stage.robot.quiet = True
     stage.wait_status(PolicyStatus.HOLDING, "stale")
     response = stage.ask("preview")
