@@ -102,10 +102,11 @@ def test_colors_come_through_and_a_wrong_image_stops_the_arm(
     eye.message = raw(RED, "rgb8")
     stage.run("seeing_policy:Seeing", contract=contract())
     wait_for_command(stage, 0.1, 0.0)
-    eye.message = raw(BLUE, "bgr8")  # the same bytes
-    wait_for_command(stage, 0.1, 0.0)
-    eye.message = raw(BLUE, "rgb8")
-    wait_for_command(stage, 0.0, 0.1)
+    dim, half = BLUE // 2, 0.1 * 127 / 255  # no command of before
+    eye.message = raw(dim, "bgr8")
+    wait_for_command(stage, half, 0.0)
+    eye.message = raw(dim, "rgb8")  # the same bytes
+    wait_for_command(stage, 0.0, half)
     for wrong, words in (
         (raw(BLUE[..., :1].copy(), "mono8"), "found 'mono8'"),
         (raw(BLUE.reshape(6, 4, 3), "rgb8"), "found 6 x 4; height and width are interchanged"),
