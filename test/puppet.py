@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import itertools
 import os
+import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,6 +20,7 @@ from node_policies import FollowChunks, TwoJoints
 from torch import nn
 
 from flashrt_ros.policies.chunked import ChunkedPolicy, ChunkPredictor
+from flashrt_ros.policies.splice import ACTIONS, CURSOR
 from flashrt_ros.runtime import noise
 from flashrt_ros.runtime.buffers import BufferSpec, Role
 from flashrt_ros.runtime.file_system import FileSystem
@@ -62,7 +64,7 @@ class Puppet(TwoJoints):
     def act(self, state: Buffers, inputs: Buffers, outputs: Buffers) -> None:
         order = float(inputs["state_in"][2])
         if order == SLOW:
-            time.sleep(SLOW_S)
+            _dawdle("step")
         if order == HELD:
             _hold()
         if order == RAISES:
@@ -91,6 +93,16 @@ def _hold() -> None:
     print(GOES_ON, flush=True)
 
 
+def slow_words(what: str) -> str:
+    """What a puppet prints when a slow ``step`` or ``plan`` begins."""
+    return f"puppet: a slow {what} has begun"
+
+
+def _dawdle(what: str) -> None:
+    print(slow_words(what), flush=True)
+    time.sleep(SLOW_S)
+
+
 def _fill_disk(full: bool) -> None:
     """Has every write of a capsule file fail in this process, as on a disk without room."""
     FileSystem.write = _no_room if full else _write  # type: ignore[method-assign]
@@ -112,7 +124,7 @@ class Planner(FollowChunks):
         # What it saw is taken before it dawdles: a late chunk is recognised by its positions.
         seen = inputs["state_in"].clone()
         if float(seen[2]) == SLOW:
-            time.sleep(SLOW_S)
+            _dawdle("plan")
         if float(seen[2]) == HELD:
             _hold()
         if float(seen[2]) == RAISES:
@@ -126,10 +138,34 @@ class Planner(FollowChunks):
 
 
 class Five(ChunkPredictor):
-    """Plans 16 rows beside, for five control periods: from the measured positions onwards."""
+    """Plans 16 rows beside, for five control periods: from the measured positions onwards.
+
+    By the count of control steps where the arm moves on, whatever either thread waits for: a
+    machine that stalls makes a plan neither shorter than five of them nor much longer.
+    """
 
     family = "five_puppet"
     chunk_size = 16
+
+    def __init__(self) -> None:
+        self._turn = threading.Condition()
+        self._planning = False
+        self._acts = 0
+
+    def acts(self) -> None:
+        """A control step takes a row; the sixth beside one plan waits for its end."""
+        with self._turn:
+            self._acts += 1
+            self._turn.notify_all()
+            if self._acts > 5:
+                self._turn.wait_for(lambda: not self._planning, 5.0)
+
+    def _wait_for_acts(self, count: int) -> None:
+        silent = 0  # more than once, as a process that was stopped finds its time-outs over
+        while self._acts < count and silent < 3:
+            acts = self._acts
+            self._turn.wait(5 * PERIOD_S)
+            silent = silent + 1 if self._acts == acts else 0
 
     def config(self) -> Mapping[str, object]:
         return {}
@@ -150,13 +186,34 @@ class Five(ChunkPredictor):
         self, state: Buffers, inputs: Buffers, chunk_HA: torch.Tensor, outputs: Buffers
     ) -> None:
         seen = inputs["state_in"].clone()
-        time.sleep(5 * PERIOD_S)
+        with self._turn:
+            self._planning, self._acts = True, 0
+            # A reset leaves no chunk; nobody asks for rows that are not there.
+            rows = self.chunk_size - int(state[CURSOR]) if state[ACTIONS].any() else 0
+            beside = max(0, min(5, rows))
+            self._wait_for_acts(beside)
+        time.sleep((5 - beside) * PERIOD_S)
         chunk_HA.copy_(seen[:2] + ROW_RAD * torch.arange(16.0)[:, None])
+        with self._turn:
+            self._planning = False
+            self._turn.notify_all()
+
+
+class FiveChunks(ChunkedPolicy):
+    """Tells its predictor of each control step."""
+
+    def __init__(self, predictor: Five) -> None:
+        super().__init__(predictor)
+        self._five = predictor
+
+    def act(self, state: Buffers, inputs: Buffers, outputs: Buffers) -> None:
+        self._five.acts()
+        super().act(state, inputs, outputs)
 
 
 def five(directory: Any = None) -> Policy:
     """Chunks of 16 rows, planned for five control periods and spliced."""
-    return ChunkedPolicy(Five())
+    return FiveChunks(Five())
 
 
 def large(directory: Any = None) -> Policy:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import puppet
-from contract_examples import contract_dict
+from contract_examples import JOINT_STATE, contract_dict
 from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus
 from flashrt_ros.msg import ActionChunk, CapsuleEvent, PolicyStatus, PolicyStep
 from flashrt_ros.srv import (
@@ -58,7 +57,7 @@ SERVICES: Mapping[str, Any] = {
 }
 ALL_LATCHED = QoSProfile(depth=1000, durability=DurabilityPolicy.TRANSIENT_LOCAL)
 """With a depth of one a mode that does not last is overwritten while we are not scheduled."""
-PATIENT_S = 5.0
+PATIENT_S = 10.0
 """How long ``on_miss`` holds: a busy machine stalls for seconds."""
 WAYS_DOWN = {
     State.PRIMARY_STATE_ACTIVE: Transition.TRANSITION_DEACTIVATE,
@@ -66,7 +65,11 @@ WAYS_DOWN = {
 }
 
 
-def arm_contract(max_age_ms: float = 3000.0, **action: Any) -> dict[str, Any]:
+MAX_AGE_MS = 10_000.0
+"""A busy machine stalls for seconds."""
+
+
+def arm_contract(max_age_ms: float = MAX_AGE_MS, **action: Any) -> dict[str, Any]:
     """One observation of positions and velocities, one command; patient with a busy machine.
 
     Args:
@@ -76,6 +79,7 @@ def arm_contract(max_age_ms: float = 3000.0, **action: Any) -> dict[str, Any]:
     contract = contract_dict()
     contract["observations"] = contract["observations"][:1]
     contract["observations"][0]["max_age_ms"] = max_age_ms
+    contract["start"]["max_age_ms"] = max_age_ms
     contract["actions"][0].update(action)
     return contract
 
@@ -137,22 +141,17 @@ class Stage:
         self._wait_until_known()
 
     def _wait_until_known(self) -> None:
-        """Waits until the node knows all our clients.
-
-        A server drops its answer to a client whose reader it has not discovered within 0.1 s,
-        which happens on a busy machine. Readers are announced in order, so an answer for the
-        client made last says that all are known.
-        """
+        """Waits until the node knows all our clients."""
         for service, kind in SERVICES.items():
             self.peer.client(kind, self.name(service))
         self.peer.client(ChangeState, self.name("change_state"))
         self.peer.client(SetParametersAtomically, self.name("set_parameters_atomically"))
-        for _ in range(10):
-            pending = self.peer.send(GetState, self.name("get_state"))
-            with contextlib.suppress(AssertionError):
-                pending.result(self.peer.quote, timeout_s=3.0)
-                return
-        raise AssertionError(f"the node does not answer{self.peer.quote()}")
+        self.peer.client(GetState, self.name("get_state"))
+        self.introduce()
+
+    def introduce(self) -> None:
+        """Waits until the node knows the clients that a test has made besides."""
+        self.peer.introduce(GetState, self.name("get_state"))
 
     def name(self, of: str) -> str:
         """Full name of something private of the node."""
@@ -173,11 +172,25 @@ class Stage:
         return self.send(service, **fields).result(self.peer.quote)
 
     def begin_slow_step(self) -> None:
-        """Returns in the middle of a step that takes two seconds."""
+        """Returns in the middle of a step that takes two seconds, after the stop message."""
         late = "no control step for"  # what the watchdog says, after miss_limit_s
-        before = self.process.output().count(late)
+        self._begin_slow("step", lambda since: late in since)
+
+    def begin_slow_plan(self) -> None:
+        """Returns in the middle of a plan of ``puppet.Planner`` that takes two seconds."""
+        self.peer.wait(lambda: self.chunks, "a first chunk")
+        self._begin_slow("plan", lambda since: True)
+
+    def _begin_slow(self, what: str, then: Callable[[str], bool]) -> None:
+        """Orders it, and waits until it says so and what the node said since pleases ``then``."""
+        before = len(self.process.output())
         self.robot.velocity = [puppet.SLOW, 0.0]
-        self.peer.wait(lambda: self.process.output().count(late) > before, "a slow step")
+
+        def begun() -> bool:
+            _, words, since = self.process.output()[before:].partition(puppet.slow_words(what))
+            return bool(words) and then(since)
+
+        self.peer.wait(begun, f"a slow {what}")
 
     def do(self, service: str, /, **fields: Any) -> Any:
         """The response, which must be one of success."""
@@ -218,7 +231,10 @@ class Stage:
         self.robot.reset()
         self.put_away()
         self.ask("clear_stop")
-        path = write_contract(self.folder, arm_contract() if contract is None else contract)
+        contract = arm_contract() if contract is None else contract
+        path = write_contract(self.folder, contract)
+        sent = [(action["topic"], action["type"]) for action in contract["actions"]]
+        self._sends_commands = ("joint_command", JOINT_STATE) in sent
         defaults: dict[str, Any] = {
             "policy": policy,
             "contract": str(path),
@@ -232,8 +248,8 @@ class Stage:
             "store_bytes": 1 << 20,
             "publish_state_digest": True,
             "publish_chunk": True,
-            "start_timeout_s": 10.0,
-            "service_timeout_s": 20.0,
+            "start_timeout_s": 40.0,
+            "service_timeout_s": 50.0,
             "capsule_dir": str(self.folder / "capsules"),
             "miss_limit_s": PATIENT_S,
             "watchdog_periods": 100_000,
@@ -242,19 +258,25 @@ class Stage:
         assert result.successful, result.reason
 
     def run(self, policy: str = "puppet:Puppet", **more: Any) -> None:
-        """Configures and activates anew and waits for the first command; the logs begin empty."""
+        """Configures and activates anew and waits for the first step; the logs begin empty."""
         self.activate(policy, **more)
         self.wait_running()
+        self.peer.wait(lambda: self.steps, "a first control step")
 
     def activate(self, policy: str = "puppet:Puppet", **more: Any) -> None:
         """Configures and activates anew; the logs begin empty."""
         self.prepare(policy, **more)
+        matches = self.commands.matches
         self.transit(Transition.TRANSITION_CONFIGURE)
+        if self._sends_commands:
+            # Else the first ones are lost on a busy machine.
+            self.peer.wait(lambda: self.commands.matches > matches, "the node's commands")
         self.clear()
         self.transit(Transition.TRANSITION_ACTIVATE)
 
     def clear(self) -> None:
         """Forgets what was received."""
+        self.peer.settle()
         logs = (self.statuses, self.steps, self.chunks, self.events, self.commands)
         for log in (*logs, self.diagnostics):
             log.clear()
@@ -302,8 +324,27 @@ class Stage:
     def wait_running(self, since: int = 0) -> PolicyStatus:
         return self.wait_status(PolicyStatus.RUNNING, since=since)
 
+    # The robot
+
+    def move(self, position: list[float], velocity: list[float] | None = None) -> None:
+        """Has the robot measure something else; a control step that saw it has come then."""
+        first = self.robot.order(position, velocity or [0.0, 0.0])
+        published = self.robot.published
+        self.peer.wait(lambda: self._saw(published[first:]), f"a step that saw {position}")
+
+    def silence(self) -> None:
+        """Has the robot say nothing more; a control step that saw its last word has come then.
+
+        So nothing from before is on its way any more and taken for news by whatever comes next.
+        """
+        self.robot.quiet = True
+        self.peer.wait(lambda: self._saw(self.robot.published[-1:]), "a step that saw the last")
+
+    def _saw(self, published: list[int]) -> bool:
+        return bool(self.steps) and any(o.digest in published for o in self.steps[-1].observations)
+
     def wait_steps(self, count: int) -> None:
-        """Waits for so many control steps more."""
+        """Waits for so many control steps more, some of which may have been made already."""
         wanted = len(self.steps) + count
         self.peer.wait(lambda: len(self.steps) >= wanted, f"{count} more control steps")
 
@@ -358,19 +399,6 @@ class Stage:
                 if status.name == f"{self.namespace}/{self.node}: {entry}":
                     return {pair.key: pair.value for pair in status.values}
         return {}
-
-    def begin_slow_plan(self) -> None:
-        """Returns in the middle of a plan of ``puppet.Planner`` that takes two seconds."""
-        self.peer.wait(lambda: self.chunks, "a first chunk")
-        self.robot.velocity = [puppet.SLOW, 0.0]
-
-        def none_comes() -> bool:
-            chunks, published = len(self.chunks), len(self.robot.published)
-            # Some time, in which a fast planner would have made several.
-            self.peer.wait(lambda: len(self.robot.published) >= published + 25, "more input")
-            return len(self.chunks) == chunks
-
-        self.peer.wait(none_comes, "a slow plan")
 
     def close(self) -> None:
         self.process.close()

@@ -26,9 +26,8 @@ def test_requests_during_configure_are_all_answered(tmp_path: Path) -> None:
             stage.peer.node.create_client(ListCapsules, name, qos_profile=deep)
             for _ in range(CLIENTS)
         ]
-        for client in clients:  # one by one, until the node knows each of them
-            first = Pending(client.call_async(ListCapsules.Request()), name)
-            assert first.result(stage.peer.quote).success
+        stage.peer.wait(lambda: all(c.service_is_ready() for c in clients), "their service")
+        stage.introduce()
         stage.transit(Transition.TRANSITION_DEACTIVATE)
         ways = (
             Transition.TRANSITION_CLEANUP,

@@ -12,9 +12,10 @@ from pathlib import Path
 import puppet
 import pytest
 from flashrt_ros.msg import PolicyStatus
+from node_peer import DEADLINE_S
 from stage import SERVICES, WAYS_DOWN, Stage
 
-from flashrt_ros import cli
+from flashrt_ros import cli, status_command
 from flashrt_ros.ros.client import read_fields
 from flashrt_ros.ros.verb_names import TRANSITIONS, VERBS
 
@@ -40,8 +41,11 @@ def type_(
     monkeypatch.setenv("ROS_AUTOMATIC_DISCOVERY_RANGE", "LOCALHOST")
     monkeypatch.setenv("ROS_LOG_DIR", str(tmp_path))
 
+    monkeypatch.setattr(status_command, "ANSWER_S", DEADLINE_S)
+
     def typed(*words: str) -> tuple[int, str, str]:
-        code = cli.main(list(words))
+        limit = () if "--timeout" in words else ("--timeout", str(DEADLINE_S))
+        code = cli.main([*words, *limit])
         said = capsys.readouterr()
         return code, said.out, said.err
 
@@ -121,9 +125,9 @@ def test_what_is_wrong_is_one_line(words: list[str], message: str, type_: Type) 
 
 
 def test_the_node_that_is_there_is_named(type_: Type) -> None:
-    for _ in range(5):  # a busy machine may discover nobody within two seconds
-        _, _, err = type_("status", "--node", "robot1/policy", "--timeout", "2")
-        assert "expected policy node /robot1/policy within 2 s" in err
+    for limit_s in (2, 4, 8, 16, 32):  # a busy machine may discover nobody within the first
+        _, _, err = type_("status", "--node", "robot1/policy", "--timeout", str(limit_s))
+        assert f"expected policy node /robot1/policy within {limit_s} s" in err
         if "policy nodes here: /policy" in err:
             return
     raise AssertionError(err)

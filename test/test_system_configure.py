@@ -200,6 +200,8 @@ def test_every_parameter_is_described_and_in_the_file(stage: Stage) -> None:
     file = yaml.safe_load((ROOT / "config" / "policy_node.yaml").read_text(encoding="utf-8"))
     listed = file["/**"]["ros__parameters"]
     service = stage.name("describe_parameters")
+    stage.peer.client(DescribeParameters, service)
+    stage.introduce()
     described = stage.peer.call(DescribeParameters, service, names=list(listed)).descriptors
     assert len(described) == len(listed), "the file has a parameter that is none of the node's"
     for descriptor in described:

@@ -7,15 +7,16 @@ where a held observation had seen them, and because the same seed gave other out
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import puppet
 import pytest
-from flashrt_ros.msg import CapsuleEvent, PolicyStatus
+from flashrt_ros.msg import ActionChunk, CapsuleEvent, PolicyStatus
+from held import held
 from lifecycle_msgs.msg import Transition
 from rclpy.time import Time
-from stage import Stage
+from stage import MAX_AGE_MS, Stage
 
 from flashrt_ros.errors import ErrorCode
 
@@ -41,8 +42,11 @@ def trace(stage: Stage, generation: int, step: int, count: int = STEPS) -> Trace
         steps = [s for s in stage.steps if s.generation == generation and s.step in wanted]
         return steps if len(steps) == count else None
 
-    seen = [(s.generation, s.step) for s in stage.steps]
-    steps = stage.peer.wait(found, f"{count} steps from {step} on, found {seen}")
+    def seen() -> Any:
+        return [(s.generation, s.step) for s in stage.steps]
+
+    what = f"{count} steps of generation {generation} from {step} on"
+    steps = stage.peer.wait(found, what, seen=seen)
     assert [s.step for s in steps] == list(range(step, step + count))
     return [(s.state_digest, list(s.action)) for s in steps]
 
@@ -70,11 +74,11 @@ def test_restore_continues_bit_equal(stage: Stage) -> None:
     assert_no_step_is_alike(trace(stage, reset.generation, cut.step), first)
     seeded = stage.do("restore", name="cut", publish=True, set_seed=True, seed=99)
     assert_no_step_is_alike(trace(stage, seeded.generation, cut.step), first)
-    stage.robot.position = [0.15, -0.1]
+    stage.move([0.15, -0.1])
     moved = stage.do("restore", name="cut", publish=True)
     assert_no_step_is_alike(trace(stage, moved.generation, cut.step), first)
-    kinds = [e.kind for e in stage.events]
-    assert kinds == [
+    stage.peer.wait(lambda: len(stage.events) >= 5, "five events", seen=lambda: stage.events)
+    assert [e.kind for e in stage.events] == [
         CapsuleEvent.SNAPSHOT,
         CapsuleEvent.RESTORE,
         CapsuleEvent.RESET,
@@ -97,13 +101,14 @@ def test_restore_holds_until_resume(stage: Stage) -> None:
     assert trace(stage, restored.generation, cut.step, 3) == first
 
 
+def rests(stage: Stage) -> bool:
+    """Whether the newest command is the stop message, which is the last one until motion."""
+    return bool(stage.commands) and list(stage.commands[-1].velocity) == [0.0, 0.0]
+
+
 def assert_still(stage: Stage) -> None:
     """While good input goes on, neither a control step nor a command."""
-
-    def rests() -> bool:
-        return bool(stage.commands) and list(stage.commands[-1].velocity) == [0.0, 0.0]
-
-    stage.peer.wait(rests, "the stop message", seen=lambda: stage.commands[-1:])
+    stage.peer.wait(lambda: rests(stage), "the stop message", seen=lambda: stage.commands[-1:])
     # The control thread answers between its steps: one that the stop met has been published,
     # though it may still be on its way to us, so that the stamps tell and not how many came.
     stage.ask("list_capsules")
@@ -111,7 +116,7 @@ def assert_still(stage: Stage) -> None:
     begun = len(stage.robot.published)
     stage.peer.wait(lambda: len(stage.robot.published) > begun + 15, "input for a while")
     stage.ask("list_capsules")  # it had time for some
-    stage.peer.wait(rests, "nothing behind the stop message", seen=lambda: stage.commands[-1:])
+    stage.peer.wait(lambda: rests(stage), "nothing behind it", seen=lambda: stage.commands[-1:])
     for message in (*stage.steps, *stage.commands):
         assert Time.from_msg(message.header.stamp).nanoseconds < now_ns, message
 
@@ -121,16 +126,16 @@ def test_unsafe_start_after_restore_does_not_use_the_capsule_up(stage: Stage) ->
     stage.wait_steps(5)
     cut = stage.do("snapshot", name="cut").capsule
     first = trace(stage, cut.generation, cut.step, 3)
-    stage.robot.velocity = [puppet.FAR, 0.0]
-    begun = len(stage.robot.published)
-    stage.peer.wait(lambda: len(stage.robot.published) > begun + 2, "the order to be sent")
+    stage.move([0.1, -0.1], [puppet.FAR, 0.0])
     stage.do("pause")
     stage.do("restore", name="cut", publish=True)
     status = stage.wait_status(PolicyStatus.HOLDING, "unsafe start: a: command")
     assert "max_distance 0.3" in status.reason
     assert status.step == cut.step, "the policy's memory has moved on without a command"
     stage.wait_diagnostic("motion", "unsafe start")
-    stage.robot.velocity = [0.0, 0.0]
+    stage.robot.quiet = True
+    stage.state()  # the node took what was sent before, of which it keeps one message
+    stage.robot.reset()
     stage.do("resume")
     assert trace(stage, status.generation, cut.step, 3) == first
 
@@ -147,8 +152,8 @@ def test_rollback_goes_back_so_many_steps(stage: Stage) -> None:
     stage.do("resume")
     assert trace(stage, back.generation, back.step, 5) == before
     # To the parent, which is the capsule that was restored last.
-    stage.do("restore", name="end", publish=True)
-    stage.wait_steps(7)
+    restored = stage.do("restore", name="end", publish=True)
+    trace(stage, restored.generation, now.step, 7)
     parent = stage.do("rollback")
     assert parent.step == now.step
     assert parent.steps_back >= 1
@@ -185,17 +190,21 @@ def test_branches_differ_by_their_seeds_alone(stage: Stage) -> None:
 def test_first_action_after_reset_is_from_a_newer_observation(stage: Stage) -> None:
     stage.run()
     stage.wait_steps(3)
-    stage.robot.quiet = True
+    stage.silence()
     reset = stage.do("reset_episode", set_task=True, task="pick")
     stage.wait_status(PolicyStatus.WAITING, "observation.state (joint_states): ")
-    steps, commands = len(stage.steps), len(stage.commands)
+    stage.peer.wait(lambda: rests(stage), "the stop message")
+    commands = len(stage.commands)
     stage.diagnostics.clear()
     stage.wait_diagnostic("motion", "waiting", level=1)  # up to a second later
-    assert (len(stage.steps), len(stage.commands)) == (steps, commands), "it moves on old input"
+
+    def since() -> Any:
+        return [step for step in stage.steps if step.generation >= reset.generation]
+
+    assert (since(), len(stage.commands)) == ([], commands), "it moves on old input"
     stage.robot.position = [0.25, 0.05]
     stage.robot.publish()
-    stage.wait_steps(1)
-    first = stage.steps[steps]
+    first = stage.peer.wait(since, "a control step")[0]
     assert first.observations[0].digest == stage.robot.published[-1]
     assert (first.step, first.episode, first.task) == (0, reset.episode, "pick")
     assert first.generation == reset.generation
@@ -208,33 +217,33 @@ def test_late_chunk_is_discarded(stage: Stage, verb: str) -> None:
     """A plan that was begun before the verb ends after it: none of its rows leaves."""
     before, late, after = 0.1, 0.2, 0.3
     stage.run("puppet:Planner")
-    stage.peer.wait(lambda: before in chunk_places(stage), "a chunk")
+    stage.peer.wait(lambda: before in chunk_places(stage.chunks), "a chunk")
     stage.do("snapshot", name="cut")
-    stage.robot.position = [late, -0.1]
-    stage.begin_slow_plan()
-    stage.robot.position, stage.robot.velocity = [after, -0.1], [0.0, 0.0]
-    begun = len(stage.robot.published)
-    stage.peer.wait(lambda: len(stage.robot.published) > begun + 2, "the robot at the new place")
-    chunks, commands = len(stage.chunks), len(stage.commands)
-    known = set(chunk_places(stage))
     request = {
         "reset_episode": {},
         "restore": {"name": "cut", "publish": True},
         "rollback": {"publish": True},
     }
-    generation = stage.do(verb, **request[verb]).generation
-    assert len(stage.chunks) == chunks, "control: the plan was to be under way"
-    stage.peer.wait(lambda: after in chunk_places(stage)[chunks:], "a chunk of the new place")
-    places = set(chunk_places(stage)[chunks:])
+    with held(stage, (late, -0.1)):
+        commands = len(stage.commands)
+        known = set(chunk_places(stage.chunks))
+        stage.robot.position = [after, -0.1]
+        stage.robot.alter = lambda message: None
+        begun = len(stage.robot.published)
+        stage.peer.wait(lambda: len(stage.robot.published) > begun + 2, "the new place")
+        generation = stage.do(verb, **request[verb]).generation
+    stage.peer.wait(
+        lambda: after in chunk_places(chunks_of(stage, generation)), "a chunk of the new place"
+    )
+    places = set(chunk_places(chunks_of(stage, generation)))
     assert places == {after}, f"a chunk of {places - {after}} came after the {verb}"
-    assert {c.generation for c in stage.chunks[chunks:]} == {generation}
     if verb == "reset_episode":
         # The last command was repeated beside the plan, until the reset's stop message.
         halted = stage.peer.wait(lambda: stop_then_more(stage, commands), "commands after it")
         sent = stage.commands[halted:]
-        places = [c.position[0] for c in sent]
-        assert min(places) > after - 0.01, "an old row left after the reset"
-    assert late not in known, "control: the slow plan had been adopted before"
+        positions = [c.position[0] for c in sent]
+        assert min(positions) > after - 0.01, "an old row left after the reset"
+    assert late not in known, "control: only the slow plan saw it"
 
 
 def stop_then_more(stage: Stage, since: int) -> int:
@@ -244,18 +253,22 @@ def stop_then_more(stage: Stage, since: int) -> int:
     return following if following < len(stage.commands) else 0
 
 
-def chunk_places(stage: Stage) -> list[float]:
+def chunk_places(chunks: Iterable[ActionChunk]) -> list[float]:
     """Position of joint a that each chunk began with."""
-    return [round(chunk.data[0], 3) for chunk in stage.chunks]
+    return [round(chunk.data[0], 3) for chunk in chunks]
+
+
+def chunks_of(stage: Stage, generation: int) -> list[ActionChunk]:
+    """Those that were adopted after a verb, whenever those from before it come."""
+    return [chunk for chunk in stage.chunks if chunk.generation >= generation]
 
 
 def test_control_of_the_above_a_late_chunk_is_adopted_without_a_verb(stage: Stage) -> None:
     stage.run("puppet:Planner")
-    stage.robot.position = [0.2, -0.1]
-    stage.begin_slow_plan()
-    stage.robot.position, stage.robot.velocity = [0.3, -0.1], [0.0, 0.0]
-    stage.peer.wait(lambda: 0.3 in chunk_places(stage), "a chunk of the new place")
-    places = chunk_places(stage)
+    with held(stage, (0.2, -0.1)):
+        stage.robot.position = [0.3, -0.1]
+    stage.peer.wait(lambda: 0.3 in chunk_places(stage.chunks), "a chunk of the new place")
+    places = chunk_places(stage.chunks)
     assert places[places.index(0.3) - 1] == 0.2
 
 
@@ -268,13 +281,18 @@ def test_pause_and_resume(stage: Stage) -> None:
     stage.do("pause")
     stage.wait_status(PolicyStatus.PAUSED, "~/resume")
     assert_still(stage)
-    last = stage.steps[-1]
+    stood = stage.do("snapshot").capsule
     stage.do("resume")
     stage.wait_running()
-    stage.wait_steps(1)
-    following = next(s for s in stage.steps if s.tick > last.tick)
-    assert following.step == last.step + 1, "a pause is invisible to the policy"
-    assert following.generation == last.generation
+
+    def following() -> Any:
+        return next((s for s in stage.steps if s.tick >= stood.tick), None)
+
+    step = stage.peer.wait(following, "the next control step")
+    assert step.step == stood.step, "a pause is invisible to the policy"
+    assert step.generation == stood.generation
+    before = next(s for s in stage.steps if s.tick == stood.tick - 1)
+    assert (before.step, before.generation) == (step.step - 1, step.generation)
 
 
 def test_stop_is_latched_until_cleared_and_then_resumed(stage: Stage) -> None:
@@ -285,14 +303,17 @@ def test_stop_is_latched_until_cleared_and_then_resumed(stage: Stage) -> None:
     stage.wait_diagnostic("motion", "stopped")
     assert_still(stage)
     stage.transit(Transition.TRANSITION_DEACTIVATE)
+    stage.wait_status(PolicyStatus.INACTIVE)
     stage.transit(Transition.TRANSITION_ACTIVATE)
     stage.wait_status(PolicyStatus.STOPPED)
-    stage.do("reset_episode")
+    commands, statuses = len(stage.commands), len(stage.statuses)
+    generation = stage.do("reset_episode").generation
     assert stage.ask("resume").error_code == ErrorCode.STOPPED
-    assert stage.statuses[-1].mode == PolicyStatus.STOPPED
-    commands = len(stage.commands)
+    stage.wait_status(PolicyStatus.STOPPED, since=generation)
     stage.do("clear_stop")
     stage.wait_status(PolicyStatus.HOLDING, "~/resume")
+    modes = {status.mode for status in stage.statuses[statuses:]}
+    assert modes == {PolicyStatus.STOPPED, PolicyStatus.HOLDING}
     assert len(stage.commands) == commands, "clear_stop alone must not move the arm"
     stage.do("resume")
     stage.wait_running()
@@ -332,9 +353,8 @@ def test_policy_step_tells_what_was_done_with_which_input(stage: Stage) -> None:
     stage.wait_steps(30)
     cut = stage.do("snapshot", name="cut").capsule
     stage.wait_steps(5)
-    stage.do("restore", name="cut", publish=True)
-    stage.wait_running()
-    stage.wait_steps(10)
+    restored = stage.do("restore", name="cut", publish=True)
+    trace(stage, restored.generation, cut.step, 10)
     steps = list(stage.steps)
     ticks = [s.tick for s in steps]
     assert ticks == list(range(ticks[0], ticks[0] + len(ticks))), "a tick never goes back"
@@ -352,7 +372,7 @@ def test_policy_step_tells_what_was_done_with_which_input(stage: Stage) -> None:
         (stamp,) = step.observations
         assert (stamp.observation, stamp.topic) == ("observation.state", "/joint_states")
         assert stamp.present
-        assert 0.0 <= stamp.age_ms <= 3000.0
+        assert 0.0 <= stamp.age_ms <= MAX_AGE_MS
         assert stamp.stamp.sec > 0
         assert list(step.names) == ["a", "b"]
         assert step.published
@@ -366,7 +386,7 @@ def test_policy_step_tells_what_was_done_with_which_input(stage: Stage) -> None:
 def test_chunk_rows_are_told(stage: Stage) -> None:
     stage.run("puppet:Planner")
     stage.peer.wait(lambda: len(stage.chunks) >= 3, "three chunks")
-    stage.wait_steps(1)
+    stage.peer.wait(lambda: len(stage.steps) >= 8, "eight control steps")
     rows = [(s.chunk_id, s.chunk_index) for s in stage.steps]
     assert rows[:8] == [(1, 0), (1, 1), (1, 2), (1, 3), (2, 0), (2, 1), (2, 2), (2, 3)]
     by_id = {c.chunk_id: c for c in stage.chunks}
