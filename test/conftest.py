@@ -5,12 +5,14 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from flashrt_ros.process import free_domain
 
-# Times vary on a shared machine, so no example has a deadline.
-settings.register_profile("no_deadline", deadline=None)
+# Times vary on a shared machine, so no example has a deadline, nor the making of examples.
+settings.register_profile(
+    "no_deadline", deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
 settings.load_profile("no_deadline")
 
 

@@ -392,4 +392,4 @@ def test_a_time_is_known_before_the_executor_gets_to_say_it(delivered: bool) -> 
     for callback in later if delivered else []:
         callback(future)
     assert call.poll()
-    assert 0.0 <= times.took_ms[0] < 1000.0
+    assert 0.0 <= times.took_ms[0] < 60_000.0, "not the time of day"
