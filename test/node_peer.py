@@ -13,6 +13,7 @@ import xxhash
 from contract_examples import cdr, joint_state
 from node_process import NodeProcess
 from rclpy.event_handler import SubscriptionEventCallbacks
+from rclpy.exceptions import InvalidHandle
 from rclpy.executors import SingleThreadedExecutor
 from rclpy.qos import DurabilityPolicy, QoSProfile, ReliabilityPolicy
 from sensor_msgs.msg import JointState
@@ -102,7 +103,12 @@ class Peer:
         while not self._closing:
             wanted = self._to_settle
             self._executor.worked = False
-            self._executor.spin_once(timeout_sec=0.1 if wanted == self._settled else 0.0)
+            try:
+                self._executor.spin_once(timeout_sec=0.1 if wanted == self._settled else 0.0)
+            except InvalidHandle:
+                # A test destroyed an entity after this round had listed it and before it waited,
+                # so nothing was taken. The next round lists anew.
+                self._executor.worked = True
             # The first round without work may be the rest of one with some.
             idle = 0 if self._executor.worked else idle + 1
             if wanted != self._settled and idle >= 2:
