@@ -20,6 +20,8 @@ from sensor_msgs.msg import JointState
 
 DEADLINE_S = 60.0
 """For anything that is waited for; it only decides how long a failure takes."""
+START_S = 240.0
+"""For a process that loads torch beside others that keep the machine busy."""
 LATCHED = QoSProfile(depth=1, durability=DurabilityPolicy.TRANSIENT_LOCAL)
 RELIABLE = QoSProfile(depth=2000)
 BEST_EFFORT = QoSProfile(depth=1, reliability=ReliabilityPolicy.BEST_EFFORT)
@@ -214,7 +216,7 @@ class Peer:
             service: Its full name.
         """
         last = self.node.create_client(kind, service)
-        self.wait(last.service_is_ready, f"service {service}")
+        self.wait(last.service_is_ready, f"service {service}", START_S)
         for _ in range(20):
             pending = Pending(last.call_async(kind.Request()), service)
             with contextlib.suppress(AssertionError):

@@ -38,6 +38,9 @@ STUCK_STATES, STUCK_M = 25, 0.02
 CUES_SEEN = 15
 """When he has seen this many messages of a cue, so has the policy."""
 LONG_S, SHORT_S = 30.0, 0.02
+LIMIT_S = 20.0
+"""Of what the arm does in two seconds; only a machine that others keep busy takes longer. What has
+gone wrong for good is seen at once."""
 Condition = Callable[[], bool]
 _NOWHERE: Array = np.full(3, np.nan)
 
@@ -138,7 +141,7 @@ class Onlooker(Node):
     def home(self) -> Behaviour:
         """The arm lets go, and goes home over everything."""
         rest = self.until(
-            "at rest", lambda: bool(np.abs(self.joints - REST).max() < 2 * AT_REST), 5.0
+            "at rest", lambda: bool(np.abs(self.joints - REST).max() < 2 * AT_REST), LIMIT_S
         )
         return Sequence("way home", memory=True, children=[CellService("home", "go home"), rest])
 
@@ -147,7 +150,7 @@ class Onlooker(Node):
         return self.until(
             "see the cue",
             lambda: self._cues >= CUES_SEEN,
-            5.0,
+            LIMIT_S,
             begin=lambda: self.show_cue(goal_m, LONG_S),
         )
 
@@ -161,7 +164,7 @@ class Onlooker(Node):
         """RUNNING until he sees that something is so; FAILURE if that takes too long."""
         return Until(name, condition, timeout_s, self.clock, **options)
 
-    def until_past(self, name: str, y_m: float, timeout_s: float = 5.0) -> Behaviour:
+    def until_past(self, name: str, y_m: float, timeout_s: float = LIMIT_S) -> Behaviour:
         """Likewise, of the hand beyond a line; FAILURE when it is stuck on the way."""
         return self.until(
             name,
@@ -171,7 +174,7 @@ class Onlooker(Node):
             hopeless=self._stuck,
         )
 
-    def until_lifted(self, timeout_s: float = 5.0) -> Behaviour:
+    def until_lifted(self, timeout_s: float = LIMIT_S) -> Behaviour:
         """Likewise, of the block in the air; FAILURE when the hand comes up without it."""
         return self.until(
             "block lifted",
@@ -181,7 +184,7 @@ class Onlooker(Node):
             hopeless=self._came_up,
         )
 
-    def until_placed(self, goal_m: tuple[float, float], timeout_s: float = 5.0) -> Behaviour:
+    def until_placed(self, goal_m: tuple[float, float], timeout_s: float = LIMIT_S) -> Behaviour:
         """Likewise, of the block at its goal."""
         return self.until("block at its goal", lambda: self.placed(goal_m), timeout_s)
 

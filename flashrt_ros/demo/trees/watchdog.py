@@ -13,7 +13,7 @@ from py_trees.decorators import Count
 
 from flashrt_ros.demo.behaviour import Do
 from flashrt_ros.demo.trees.episode import GOAL_M, Episode, begun
-from flashrt_ros.demo.trees.onlooker import Onlooker
+from flashrt_ros.demo.trees.onlooker import LIMIT_S, Onlooker
 from flashrt_ros.trees import Pause, Resume, WaitUntilFresh
 
 WALL = False
@@ -48,7 +48,7 @@ def watched(
         children=[
             onlooker.until_lifted(),
             Do("the sensor falls silent", lambda: onlooker.silence(silence_s)),
-            onlooker.until_placed(GOAL_M, silence_s + 8.0),
+            onlooker.until_placed(GOAL_M, silence_s + LIMIT_S),
         ],
     )
     together = Parallel(

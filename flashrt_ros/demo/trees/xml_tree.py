@@ -137,7 +137,7 @@ def episode(example: str, onlooker: Onlooker) -> Episode:
         "GoHome": onlooker.home(),
         "PastThePost": onlooker.until_past("past the post", PASSED_M),
         "BlockLifted": onlooker.until_lifted(),
-        "BlockPlaced": onlooker.until_placed(GOAL_M, 10.0),
+        "BlockPlaced": onlooker.until_placed(GOAL_M),
         "Ambush": Do("ambush", lambda: onlooker.knock(KNOCK_M_S)),
         "Silence": Do("silence", lambda: onlooker.silence(SILENCE_S)),
     }
