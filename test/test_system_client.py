@@ -6,16 +6,21 @@ A person types these when a robot does something odd, so what they get wrong is 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import puppet
 import pytest
 from flashrt_ros.msg import PolicyStatus
 from node_peer import DEADLINE_S
+from rclpy.task import Future
 from stage import SERVICES, WAYS_DOWN, Stage
 
 from flashrt_ros import cli, status_command
+from flashrt_ros.errors import DeadlineError
+from flashrt_ros.ros import client
 from flashrt_ros.ros.client import read_fields
 from flashrt_ros.ros.verb_names import TRANSITIONS, VERBS
 
@@ -131,6 +136,39 @@ def test_the_node_that_is_there_is_named(type_: Type) -> None:
         if "policy nodes here: /policy" in err:
             return
     raise AssertionError(err)
+
+
+class Forgetful:
+    """A client whose first answers are lost, as those of a server that has not found it yet."""
+
+    srv_name = "/policy/snapshot"
+
+    def __init__(self, lost: int) -> None:
+        self.lost = lost
+        self.asked: list[Any] = []
+
+    def service_is_ready(self) -> bool:
+        return True
+
+    def call_async(self, request: Any) -> Future:
+        future = Future()
+        if len(self.asked) >= self.lost:
+            future.set_result(f"answer {len(self.asked)}")
+        self.asked.append(request)
+        return future
+
+
+def test_an_answer_that_is_lost_is_asked_for_again() -> None:
+    with client.connected(DEADLINE_S) as ours:
+        server = Forgetful(2)
+        request = SERVICES["snapshot"].Request(request_id="one")
+        assert ours._ask(server, request, again_s=0.01) == "answer 2"
+        assert server.asked == [request] * 3
+    with client.connected(0.3) as ours:
+        server = Forgetful(1)
+        with pytest.raises(DeadlineError, match=r"expected an answer within 0\.3 s, none"):
+            ours._ask(server, request, again_s=math.inf)
+        assert len(server.asked) == 1, "control: a transition is asked for once"
 
 
 def test_fields_are_read_by_their_types() -> None:

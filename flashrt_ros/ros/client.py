@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import os
 import time
+import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -16,7 +17,7 @@ import rclpy
 import yaml
 from diagnostic_msgs.msg import DiagnosticArray
 from lifecycle_msgs.msg import Transition
-from lifecycle_msgs.srv import ChangeState
+from lifecycle_msgs.srv import ChangeState, GetState
 from rclpy.executors import SingleThreadedExecutor
 from rclpy.node import Node
 from rclpy.qos import DurabilityPolicy, QoSProfile
@@ -27,6 +28,8 @@ from flashrt_ros.msg import PolicyStatus
 from flashrt_ros.ros.found import policy_nodes, policy_nodes_in_words
 from flashrt_ros.ros.verb_names import TRANSITIONS, VERBS
 
+AGAIN_S = 1.0
+"""After so long a request is sent again."""
 SETTLE_S = 0.5
 """After the first policy node was found: are there others?"""
 LATCHED = QoSProfile(depth=1, durability=DurabilityPolicy.TRANSIENT_LOCAL)
@@ -82,18 +85,28 @@ class Client:
     ) -> Any:
         """The response of a service, awaited no longer than ``within_s``.
 
+        A request without an id gets one, so that asking again does nothing twice.
+
         Raises:
             DeadlineError: There is none.
         """
         kind = getattr(srv, VERBS[verb])
+        request = kind.Request(**fields)
+        if hasattr(request, "request_id") and not request.request_id:
+            request.request_id = uuid.uuid4().hex
         end_s = min(self._end_s, time.monotonic() + within_s)
-        return self._ask(kind, f"{node}/{verb}", kind.Request(**fields), end_s)
+        return self._ask(self._node.create_client(kind, f"{node}/{verb}"), request, end_s)
 
     def change(self, node: str, transition: str) -> bool:
         """Whether a transition of the lifecycle succeeded."""
         number = getattr(Transition, f"TRANSITION_{TRANSITIONS[transition]}")
         request = ChangeState.Request(transition=Transition(id=number))
-        return bool(self._ask(ChangeState, f"{node}/change_state", request).success)
+        client = self._node.create_client(ChangeState, f"{node}/change_state")
+        # A transition is not asked for twice; a node that answers a client which was made later
+        # knows this one too.
+        after = self._node.create_client(GetState, f"{node}/get_state")
+        self._ask(after, GetState.Request())
+        return bool(self._ask(client, request, again_s=math.inf).success)
 
     def status(self, node: str) -> PolicyStatus:
         """The latched status.
@@ -121,15 +134,21 @@ class Client:
     def _nodes(self) -> list[str]:
         return policy_nodes(self._node)
 
-    def _ask(self, kind: Any, name: str, request: Any, end_s: float | None = None) -> Any:
-        client = self._node.create_client(kind, name)
-        # Not ready before the server knows us: what it answered earlier would be lost.
-        future = (
-            client.call_async(request) if self._until(client.service_is_ready, end_s) else None
+    def _ask(
+        self, client: Any, request: Any, end_s: float | None = None, again_s: float = AGAIN_S
+    ) -> Any:
+        """Asks, and again every ``again_s``: a server drops answers to whom it has not found."""
+        end_s = self._end_s if end_s is None else end_s
+        asked: list[Any] = []
+        if self._until(client.service_is_ready, end_s):
+            while time.monotonic() < end_s:
+                asked.append(client.call_async(request))
+                until_s = min(end_s, time.monotonic() + again_s)
+                if self._until(lambda: any(future.done() for future in asked), until_s):
+                    return next(future.result() for future in asked if future.done())
+        raise DeadlineError(
+            f"{client.srv_name}: expected an answer within {self._timeout_s:g} s, none"
         )
-        if future is None or not self._until(future.done, end_s):
-            raise DeadlineError(f"{name}: expected an answer within {self._timeout_s:g} s, none")
-        return future.result()
 
     def _until(self, true: Callable[[], bool], end_s: float | None = None) -> bool:
         end_s = self._end_s if end_s is None else end_s
