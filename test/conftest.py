@@ -10,8 +10,8 @@ from hypothesis import HealthCheck, settings
 from flashrt_ros.process import free_domain
 
 # Times vary on a shared machine, so no example has a deadline, nor the making of examples.
-# Examples are the same in every run, so that a failure is one of the change that was made; new ones
-# come with `--hypothesis-profile new`.
+# Examples are the same in every run, so that a failure is one of the change that was made; new
+# ones come with `--hypothesis-profile new`.
 for profile, same in (("same", True), ("new", False)):
     settings.register_profile(
         profile, derandomize=same, deadline=None, suppress_health_check=[HealthCheck.too_slow]
