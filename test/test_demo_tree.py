@@ -2,7 +2,8 @@
 
 Pinned: which services are called in which order for each way to go on, that `success=false` is a
 FAILURE with the service's message, that an unsafe start leads to a retreat and a second try, and
-that a target not reached is told from an episode that was not carried through.
+that a target not reached is told from an episode that was not carried through. A policy
+that is kept waiting gets the time that it needs.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import pytest
 from py_trees.common import Status
 from tree_rig import FakeNode, FakePolicy, RefusalError
 
-from flashrt_ros.demo.behaviour import Until, Wait
+from flashrt_ros.demo.behaviour import Until
 from flashrt_ros.demo.experiment import Ending, Experiment
 from flashrt_ros.demo.report import Report, quantiles
 from flashrt_ros.demo.task import HOME_RAD
@@ -48,7 +49,11 @@ class FakeServer(FakePolicy):
 
 
 class FakeStage:
-    """A stage whose services answer while it sleeps."""
+    """A stage whose services answer, and whose policy takes its steps, while it sleeps.
+
+    Attributes:
+        stalled: Whether the policy takes none.
+    """
 
     def __init__(self) -> None:
         self.node = FakeNode()
@@ -57,6 +62,8 @@ class FakeStage:
         self.commands: list[tuple[float, ...]] = []
         self.pictures: list[str] = []
         self.judge: Judge | None = None
+        self.stalled = self.shown = False
+        self.taken = self.taken_before = self.cue_steps = 0
         self.links = [PolicyLink.shared(self.node, name) for name in ("policy", "arm")]
         for link in self.links:
             link.clock = self.clock
@@ -82,12 +89,28 @@ class FakeStage:
     def sleep(self, duration_s: float) -> None:
         self.node.spin()
         self.node.now_s += duration_s
+        if not self.stalled:
+            self.taken += 1
+            self.cue_steps = self.cue_steps + 1 if self.shown else 0
 
     def latency_ms(self) -> dict[str, list[float]]:
         times = {verb: t for link in self.links for verb, t in link.times.items()}
         return {verb: list(found.took_ms) for verb, found in times.items()}
 
-    def show_cue(self, point_m: Any, duration_s: float) -> None:
+    def seen(self, port: str) -> int:
+        return self.cue_steps
+
+    def count_steps(self) -> None:
+        self.taken_before = self.taken
+
+    def steps(self) -> int:
+        return self.taken - self.taken_before
+
+    def hide_cue(self) -> None:
+        self.shown = False
+
+    def show_cue(self, point_m: Any) -> None:
+        self.shown = True
         self.server.log.append(("cue", None))
         self.server.live = (self.server.live[0], tuple(point_m))  # type: ignore[assignment]
 
@@ -145,10 +168,15 @@ def test_order_of_services(way: Way, after: list[str]) -> None:
 def test_the_true_cue_is_over_before_the_snapshot_and_the_episode_is_short() -> None:
     stage = FakeStage()
     begin_s, seen = stage.clock(), {}
-    stage.server.refuse["snapshot"] = lambda request: seen.update(at=stage.clock() - begin_s)
+
+    def look(request: Any) -> None:
+        seen.update(at=stage.clock() - begin_s, steps=stage.cue_steps)
+
+    stage.server.refuse["snapshot"] = look
     root = Builder(stage).episode(draw_trials(0, 1)[0], Way.AS_IT_IS, "seen")
     Experiment(stage, sleep=stage.sleep).tick_through(root)
-    assert seen["at"] >= 0.5
+    assert seen["steps"] == 0
+    assert seen["at"] >= 0.4
     assert stage.clock() - begin_s < 4.0
 
 
@@ -168,6 +196,46 @@ def test_a_target_that_is_not_reached_is_no_fault() -> None:
     report = run(stage, 1)
     assert report.faults == []
     assert not report.as_expected
+
+
+@pytest.mark.parametrize("name", ["it is seen", "it is seen no more", "on the way", "reach"])
+def test_a_stall_of_the_policy_makes_an_episode_longer_and_no_different(name: str) -> None:
+    """Of ten seconds: by the clock all would be over."""
+    stage = FakeStage()
+    root = Builder(stage).episode(draw_trials(0, 1)[0], Way.RESET, "seen")
+    content = stage.content
+    stage.content = lambda: stage.steps() >= 40 and content()  # type: ignore[method-assign]
+    stage.server.live = (0, ())
+    begun_s: list[float] = []
+
+    def sleep(duration_s: float) -> None:
+        running = any(n.name == name and n.status is Status.RUNNING for n in root.iterate())
+        if running and not begun_s:
+            begun_s.append(stage.clock())
+        stage.stalled = bool(begun_s) and stage.clock() < begun_s[0] + 10.0
+        stage.sleep(duration_s)
+
+    assert Experiment(stage, sleep=sleep).tick_through(root) == Ending()
+    assert stage.clock() > begun_s[0] + 10.0
+    assert root.tip().name == "reach"
+    assert root.tip().feedback_message == "reach: will not be any more"
+    assert stage.steps() == 80
+
+
+def test_a_policy_that_takes_no_more_steps_is_a_fault() -> None:
+    """And no target that was not reached."""
+    stage = FakeStage()
+    stage.content = lambda: False  # type: ignore[method-assign]
+    root = Builder(stage).episode(draw_trials(0, 1)[0], Way.RESTORE, "seen")
+
+    def sleep(duration_s: float) -> None:
+        reaching = any(n.name == "reach" and n.status is Status.RUNNING for n in root.iterate())
+        stage.stalled = reaching and stage.steps() == 12
+        stage.sleep(duration_s)
+
+    words = "reach: not within 60.0 s, the policy took 12 of 80 control steps"
+    ending = Experiment(stage, sleep=sleep).tick_through(root)
+    assert ending == Ending(fault=f"episode, restore: {words}")
 
 
 def test_an_unsafe_start_leads_to_a_retreat_and_a_second_try() -> None:
@@ -216,20 +284,14 @@ def test_a_dead_process_ends_the_run_and_halts_the_tree() -> None:
         Experiment(stage, 0, lambda line: None, alive, stage.sleep).run(1)
 
 
-def test_wait_and_until_keep_to_the_clock() -> None:
+def test_until_keeps_to_the_clock() -> None:
     clock = SimpleNamespace(now_s=0.0)
-    wait = Wait("wait", 0.5, lambda: clock.now_s)
-    until = Until("until", lambda: False, 0.5, lambda: clock.now_s)
-    for now_s, (waiting, asking) in {
-        0.0: (Status.RUNNING, Status.RUNNING),
-        0.4: (Status.RUNNING, Status.RUNNING),
-        0.5: (Status.SUCCESS, Status.FAILURE),
-    }.items():
+    until = Until("until", lambda: False, 0.5, lambda: clock.now_s, found=lambda: "found none")
+    for now_s, status in {0.0: Status.RUNNING, 0.4: Status.RUNNING, 0.5: Status.FAILURE}.items():
         clock.now_s = now_s
-        wait.tick_once()
         until.tick_once()
-        assert (wait.status, until.status) == (waiting, asking)
-    assert until.feedback_message == "until: not within 0.5 s"
+        assert (until.status, until.overdue) == (status, status is Status.FAILURE)
+    assert until.feedback_message == "until: not within 0.5 s, found none"
 
 
 def test_table_and_json_say_the_same() -> None:

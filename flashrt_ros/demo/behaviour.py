@@ -44,26 +44,12 @@ class Do(Behaviour):
         return Status.SUCCESS
 
 
-class Wait(Behaviour):
-    """RUNNING for a while, then SUCCESS."""
-
-    def __init__(self, name: str, duration_s: float, clock: Clock) -> None:
-        """Args: see the class."""
-        super().__init__(name)
-        self.duration_s, self.clock = duration_s, clock
-
-    def initialise(self) -> None:
-        """Looks at the clock; called at the first tick."""
-        self._until_s = self.clock() + self.duration_s
-
-    def update(self) -> Status:
-        """Looks again; called at each tick."""
-        # Half a microsecond of rounding must not cost a tick.
-        return Status.RUNNING if self.clock() < self._until_s - 5e-7 else Status.SUCCESS
-
-
 class Until(Behaviour):
-    """RUNNING until a condition holds; FAILURE if that takes too long, or will never be."""
+    """RUNNING until a condition holds; FAILURE if that takes too long, or will never be.
+
+    Attributes:
+        overdue: Whether it failed since that took too long.
+    """
 
     def __init__(
         self,
@@ -73,6 +59,7 @@ class Until(Behaviour):
         clock: Clock,
         begin: Callable[[], None] | None = None,
         hopeless: Callable[[], bool] = lambda: False,
+        found: Callable[[], str] = lambda: "",
     ) -> None:
         """Prepares the wait.
 
@@ -83,15 +70,17 @@ class Until(Behaviour):
             clock: Steady clock.
             begin: Done before the first question.
             hopeless: Asked where the condition does not hold: whether it never will.
+            found: How far it had come when it took too long, in words.
         """
         super().__init__(name)
         self.condition, self.timeout_s, self.clock, self.begin = condition, timeout_s, clock, begin
-        self.hopeless = hopeless
+        self.hopeless, self.found = hopeless, found
+        self.overdue = False
 
     def initialise(self) -> None:
         """Looks at the clock; called at the first tick."""
         self._deadline_s = self.clock() + self.timeout_s
-        self.feedback_message = ""
+        self.feedback_message, self.overdue = "", False
         if self.begin is not None:
             self.begin()
 
@@ -104,5 +93,7 @@ class Until(Behaviour):
             return Status.FAILURE
         if self.clock() < self._deadline_s:
             return Status.RUNNING
-        self.feedback_message = f"{self.name}: not within {self.timeout_s} s"
+        self.overdue = True
+        words = [f"{self.name}: not within {self.timeout_s} s", self.found()]
+        self.feedback_message = ", ".join(filter(None, words))
         return Status.FAILURE

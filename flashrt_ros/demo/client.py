@@ -22,7 +22,7 @@ from flashrt_ros.demo.behaviour import ARM, Home
 from flashrt_ros.demo.task import HOME_RAD, Array
 from flashrt_ros.demo.trial import Judge
 from flashrt_ros.errors import DeadlineError
-from flashrt_ros.msg import PolicyStatus
+from flashrt_ros.msg import PolicyStatus, PolicyStep
 from flashrt_ros.trees import PolicyLink
 
 POLICY = "policy"
@@ -35,6 +35,8 @@ NOT_READY = (PolicyStatus.UNCONFIGURED, PolicyStatus.INACTIVE, PolicyStatus.WAIT
 """Activated does not do: it may take seconds until DDS has brought arm and policy together."""
 HOME_STATES = 3
 """So many measurements in a row must show the arm at home and at rest."""
+LONG_S, SHORT_S = 60.0, 0.02
+"""A cue is shown for so long, if nobody hides it; and hidden by showing it for so short."""
 AT_HOME_RAD, AT_REST_RAD_S = 0.02, 0.1
 """Wider than the arm's own idea of it by more than the noise of its measurements."""
 
@@ -61,6 +63,12 @@ class Client(Node):
         self.create_subscription(JointState, "joint_command", self._on_command, reliable)
         latched = QoSProfile(depth=1, durability=DurabilityPolicy.TRANSIENT_LOCAL)
         self.create_subscription(PolicyStatus, f"{POLICY}/status", self._on_status, latched)
+        # Some may be lost while this process is not scheduled: then too few are counted, and the
+        # policy is given more time rather than less.
+        self.create_subscription(PolicyStep, f"{POLICY}/policy_step", self._on_step, reliable)
+        self._steps = self._steps_before = 0
+        self._seen: dict[str, int] = {}
+        self._shown = PointStamped()
         self._ready = self._arm_reports = False
         self._home_states = self._unconfigured = 0
         self._lifecycle = self.create_client(GetState, f"{POLICY}/get_state")
@@ -168,12 +176,29 @@ class Client(Node):
             link.release()
         super().destroy_node()
 
-    def show_cue(self, point_m: Array, duration_s: float) -> None:
+    def show_cue(self, point_m: Array) -> None:
         """See ``Stage``."""
-        message = PointStamped()
-        message.point.x, message.point.y = float(point_m[0]), float(point_m[1])
-        message.point.z = duration_s
-        self._cue.publish(message)
+        point = self._shown.point
+        point.x, point.y, point.z = float(point_m[0]), float(point_m[1]), LONG_S
+        self._cue.publish(self._shown)
+
+    def hide_cue(self) -> None:
+        """See ``Stage``."""
+        if self._shown.point.z == LONG_S:
+            self._shown.point.z = SHORT_S
+            self._cue.publish(self._shown)
+
+    def seen(self, port: str) -> int:
+        """See ``Stage``."""
+        return self._seen.get(port, 0)
+
+    def count_steps(self) -> None:
+        """See ``Stage``."""
+        self._steps_before = self._steps
+
+    def steps(self) -> int:
+        """See ``Stage``."""
+        return self._steps - self._steps_before
 
     def bump(self, torque_nm: tuple[float, float], duration_s: float) -> None:
         """See ``Stage``."""
@@ -211,6 +236,14 @@ class Client(Node):
 
     def _on_status(self, message: PolicyStatus) -> None:
         self._ready = message.mode not in NOT_READY
+
+    def _on_step(self, message: PolicyStep) -> None:
+        self._steps += message.published
+        self._seen = {
+            part.observation: self._seen.get(part.observation, 0) + 1
+            for part in message.observations
+            if part.present
+        }
 
     def _on_state(self, message: JointState) -> None:
         self._arm_reports = True

@@ -14,6 +14,7 @@ from py_trees.common import Status
 from py_trees.display import ascii_tree
 
 from flashrt_ros.demo.arm import tip_of
+from flashrt_ros.demo.behaviour import Until
 from flashrt_ros.demo.report import Branch, Outcome, Report
 from flashrt_ros.demo.task import Array
 from flashrt_ros.demo.tree import REACH, Builder, Stage
@@ -39,7 +40,7 @@ class Theatre(Stage, Protocol):
 
 @dataclass(frozen=True)
 class Ending:
-    """How a tree ended that neither reached the target nor ran out of time.
+    """How a tree ended that neither reached the target nor gave the policy its time for it.
 
     Attributes:
         fault: Why the episode was not carried through; empty if it was.
@@ -119,7 +120,9 @@ class Experiment:
             for behaviour in root.iterate():
                 behaviour.shutdown()
         leaf = root.tip()
-        if root.status is Status.SUCCESS or leaf is None or leaf.name == REACH:
+        if root.status is Status.SUCCESS or leaf is None:
+            return Ending()
+        if leaf.name == REACH and isinstance(leaf, Until) and not leaf.overdue:
             return Ending()
         words = f"{root.name}: {leaf.feedback_message}"
         code = getattr(getattr(leaf, "response", None), "error_code", None)

@@ -160,6 +160,9 @@ def _commands(arguments: argparse.Namespace) -> dict[str, list[str]]:
                 "policy": arguments.policy,
                 "contract": shared(CONTRACT),
                 "torch_threads": 1,
+                # Of an arm or a client that other work on this machine keeps waiting.
+                "start_timeout_s": 30.0,
+                "service_timeout_s": 40.0,
             },
         ),
     }

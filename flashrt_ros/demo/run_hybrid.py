@@ -8,21 +8,19 @@ from __future__ import annotations
 
 import argparse
 import tempfile
-import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from flashrt_ros.demo.recall import RATE_HZ, Recall, draw_recalls, goals
-from flashrt_ros.demo.trial import TIME_LIMIT_S, Judge, wilson
+from flashrt_ros.demo.recall import QUESTION, RATE_HZ, Recall, draw_recalls, goals
+from flashrt_ros.demo.trial import wilson
 from flashrt_ros.errors import DeadlineError
 from flashrt_ros.process import Process, free_domain, node_command, set_environment
 from flashrt_ros.ros.share import shared
 
 START_S = 60.0
 CONTRACT = "config/demo_recall.contract.yaml"
-TICK_S = 0.02
 
 
 def commands(policy: str) -> dict[str, list[str]]:
@@ -36,6 +34,9 @@ def commands(policy: str) -> dict[str, list[str]]:
                 "contract": shared(CONTRACT),
                 "autostart": True,
                 "torch_threads": 1,
+                # Of an arm or a client that other work on this machine keeps waiting.
+                "start_timeout_s": 30.0,
+                "service_timeout_s": 40.0,
             },
         ),
     }
@@ -44,58 +45,64 @@ def commands(policy: str) -> dict[str, list[str]]:
 class Questioner:
     """Shows places and asks; everything else is the experiment's client."""
 
-    def __init__(self, client: Any) -> None:
-        """Args: client: a ``demo.client.Client``."""
+    def __init__(self, client: Any, alive: Callable[[], None]) -> None:
+        """Prepares to ask.
+
+        Args:
+            client: A ``demo.client.Client``.
+            alive: Called at each tick; raises if going on is pointless.
+        """
         from std_msgs.msg import Float64
+
+        from flashrt_ros.demo.experiment import Experiment
+        from flashrt_ros.demo.tree import Builder
 
         self._client, self._type = client, Float64
         self._question = client.create_publisher(Float64, "question", 10)
+        self._experiment = Experiment(client, alive=alive)
+        self._builder = Builder(client, RATE_HZ)
 
     def episode(self, recall: Recall) -> bool:
         """Plays one; whether the place asked for was reached.
 
         Raises:
-            DeadlineError: The policy could not begin a new episode.
+            DeadlineError: It could not be carried through.
         """
-        self._begin(recall.seed)
+        from py_trees.common import Status
+
+        root = self._tree(recall)
+        ending = self._experiment.tick_through(root)
+        if problem := ending.fault or ending.refused:
+            raise DeadlineError(f"an episode could not be carried through: {problem}")
+        return bool(root.status is Status.SUCCESS)
+
+    def _tree(self, recall: Recall) -> Any:
+        from py_trees.composites import Sequence
+
+        builder, root = self._builder, Sequence("recall", memory=True)
+        root.add_child(builder.fresh(recall.seed))
         for place, shown, gap in zip(
             recall.places, recall.shown_steps, recall.gap_steps, strict=True
         ):
-            self._client.show_cue(goals()[place], shown / RATE_HZ)
-            time.sleep((shown + gap) / RATE_HZ)
-        self._client.watch(Judge(goals()[recall.goal]))
-        started_s = time.monotonic()
-        while (passed_s := time.monotonic() - started_s) < TIME_LIMIT_S + 0.5:
-            if passed_s < recall.asked_steps / RATE_HZ:
-                self._question.publish(self._type(data=float(recall.number)))
-            if self._client.content():
-                return True
-            time.sleep(TICK_S)
-        return False
+            root.add_child(builder.see("place", goals()[place], shown / RATE_HZ))
+            root.add_child(builder.wait("gap", gap / RATE_HZ))
+        wanted = builder.seen_steps(recall.asked_steps / RATE_HZ)
 
-    def _begin(self, seed: int) -> None:
-        import py_trees
-        from py_trees.common import Status
+        def asked() -> bool:
+            # It stands for as long as it is published.
+            self._question.publish(self._type(data=float(recall.number)))
+            return bool(self._client.seen(QUESTION) >= wanted)
 
-        from flashrt_ros.demo.tree import Builder
-
-        fresh = Builder(self._client).fresh(seed)
-        py_trees.trees.setup(fresh, node=self._client)
-        while fresh.status in (Status.INVALID, Status.RUNNING):
-            fresh.tick_once()
-            time.sleep(TICK_S)
-        for behaviour in fresh.iterate():
-            behaviour.shutdown()
-        if fresh.status is not Status.SUCCESS:
-            words = [node.feedback_message for node in fresh.iterate() if node.feedback_message]
-            raise DeadlineError(f"a new episode did not begin: {'; '.join(words)}")
+        root.add_child(builder.until("ask", asked))
+        root.add_child(builder.reach(goals()[recall.goal]))
+        return root
 
 
 def play(episodes: int, seed: int, policy: str, log_directory: Path) -> int:
     """Starts both nodes in a ROS domain of their own and counts successes.
 
     Raises:
-        DeadlineError: They did not become ready.
+        DeadlineError: They did not become ready, or an episode could not be carried through.
     """
     set_environment(free_domain(), log_directory)
     import rclpy
@@ -120,10 +127,9 @@ def play(episodes: int, seed: int, policy: str, log_directory: Path) -> int:
                 process.check()
 
         client.wait_until_ready(START_S, alive)
-        questioner, reached = Questioner(client), 0
+        questioner, reached = Questioner(client, alive), 0
         for number, recall in enumerate(draw_recalls(seed, episodes), 1):
             good = questioner.episode(recall)
-            alive()
             reached += good
             print(
                 f"episode {number}: shown {recall.places}, asked for number {recall.number}: "

@@ -16,7 +16,8 @@ Array = npt.NDArray[np.float64]
 DWELL_S = 0.2
 """How long the tip must stay at a target without a break."""
 TIME_LIMIT_S = 1.6
-"""From the moment when the policy may move the arm; the expert needs 0.6 s."""
+"""From the moment when the policy may move the arm; the expert needs 0.6 s. This and what follows
+is the policy's time: so many seconds of its control steps."""
 BUMP_S = 0.1
 
 
@@ -39,7 +40,7 @@ class Trial:
         target: Index of the true target.
         false_target: Index of another one, that of the false cue.
         bump_nm: Torques on the two joints for ``BUMP_S``.
-        bump_after_s: From the snapshot to the bump.
+        bump_after_s: From the snapshot to the bump, in the policy's time.
         seed: Noise key of the policy.
     """
 
