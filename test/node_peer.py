@@ -15,14 +15,13 @@ from node_process import NodeProcess
 from rclpy.event_handler import SubscriptionEventCallbacks
 from rclpy.exceptions import InvalidHandle
 from rclpy.executors import SingleThreadedExecutor
-from rclpy.qos import DurabilityPolicy, QoSProfile, ReliabilityPolicy
+from rclpy.qos import QoSProfile, ReliabilityPolicy
 from sensor_msgs.msg import JointState
 
 DEADLINE_S = 60.0
 """For anything that is waited for; it only decides how long a failure takes."""
 START_S = 240.0
 """For a process that loads torch beside others that keep the machine busy."""
-LATCHED = QoSProfile(depth=1, durability=DurabilityPolicy.TRANSIENT_LOCAL)
 RELIABLE = QoSProfile(depth=2000)
 BEST_EFFORT = QoSProfile(depth=1, reliability=ReliabilityPolicy.BEST_EFFORT)
 JOINTS = ("a", "b")
@@ -268,10 +267,9 @@ class Robot:
         with self._lock:
             self._quiet = quiet
 
-    def order(self, position: list[float], velocity: list[float]) -> int:
-        """Changes both at once; returns the place in ``published`` of the first such message."""
+    def count(self) -> int:
+        """How many messages it has published; none of them is half made or on its way out."""
         with self._lock:
-            self.position, self.velocity = position, velocity
             return len(self.published)
 
     def message(self) -> JointState:

@@ -26,11 +26,10 @@ from flashrt_ros.runtime.buffers import BufferSpec, Role
 from flashrt_ros.runtime.file_system import FileSystem
 from flashrt_ros.runtime.policy import Buffers, Policy, Port
 
-SLOW_S = 2.0
-SLOW, NAN, RAISES, FAR, BEYOND, HELD = 1.0, 2.0, 3.0, 4.0, 5.0, 6.0
-"""Velocity of the first joint: a step takes two seconds, makes a NaN, raises, lands 1 rad away
-from the measured position, or far outside the limits, or lasts until a test lets it go (``held``).
-Zero: none of these."""
+NAN, RAISES, FAR, BEYOND, HELD = 2.0, 3.0, 4.0, 5.0, 6.0
+"""Velocity of the first joint: a step makes a NaN, raises, lands 1 rad away from the measured
+position, or far outside the limits, or lasts until a test lets it go (``held``). Zero: none of
+these."""
 GO_ON = "go_on"
 """File in the node's folder: how many computations that are held may have ended."""
 HOLDS, GOES_ON = "held: begins", "held: goes on"
@@ -63,8 +62,6 @@ class Puppet(TwoJoints):
 
     def act(self, state: Buffers, inputs: Buffers, outputs: Buffers) -> None:
         order = float(inputs["state_in"][2])
-        if order == SLOW:
-            _dawdle("step")
         if order == HELD:
             _hold()
         if order == RAISES:
@@ -93,16 +90,6 @@ def _hold() -> None:
     print(GOES_ON, flush=True)
 
 
-def slow_words(what: str) -> str:
-    """What a puppet prints when a slow ``step`` or ``plan`` begins."""
-    return f"puppet: a slow {what} has begun"
-
-
-def _dawdle(what: str) -> None:
-    print(slow_words(what), flush=True)
-    time.sleep(SLOW_S)
-
-
 def _fill_disk(full: bool) -> None:
     """Has every write of a capsule file fail in this process, as on a disk without room."""
     FileSystem.write = _no_room if full else _write  # type: ignore[method-assign]
@@ -121,10 +108,8 @@ class Planner(FollowChunks):
     family = "planner_puppet"
 
     def plan(self, state: Buffers, inputs: Buffers, outputs: Buffers) -> None:
-        # What it saw is taken before it dawdles: a late chunk is recognised by its positions.
+        # What it saw is taken before it is held: a late chunk is recognised by its positions.
         seen = inputs["state_in"].clone()
-        if float(seen[2]) == SLOW:
-            _dawdle("plan")
         if float(seen[2]) == HELD:
             _hold()
         if float(seen[2]) == RAISES:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import puppet
 from contract_examples import JOINT_STATE, contract_dict
 from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus
 from flashrt_ros.msg import ActionChunk, CapsuleEvent, PolicyStatus, PolicyStep
@@ -171,27 +170,6 @@ class Stage:
         """The response, whatever it says."""
         return self.send(service, **fields).result(self.peer.quote)
 
-    def begin_slow_step(self) -> None:
-        """Returns in the middle of a step that takes two seconds, after the stop message."""
-        late = "no control step for"  # what the watchdog says, after miss_limit_s
-        self._begin_slow("step", lambda since: late in since)
-
-    def begin_slow_plan(self) -> None:
-        """Returns in the middle of a plan of ``puppet.Planner`` that takes two seconds."""
-        self.peer.wait(lambda: self.chunks, "a first chunk")
-        self._begin_slow("plan", lambda since: True)
-
-    def _begin_slow(self, what: str, then: Callable[[str], bool]) -> None:
-        """Orders it, and waits until it says so and what the node said since pleases ``then``."""
-        before = len(self.process.output())
-        self.robot.velocity = [puppet.SLOW, 0.0]
-
-        def begun() -> bool:
-            _, words, since = self.process.output()[before:].partition(puppet.slow_words(what))
-            return bool(words) and then(since)
-
-        self.peer.wait(begun, f"a slow {what}")
-
     def do(self, service: str, /, **fields: Any) -> Any:
         """The response, which must be one of success."""
         response = self.ask(service, **fields)
@@ -326,11 +304,21 @@ class Stage:
 
     # The robot
 
-    def move(self, position: list[float], velocity: list[float] | None = None) -> None:
-        """Has the robot measure something else; a control step that saw it has come then."""
-        first = self.robot.order(position, velocity or [0.0, 0.0])
-        published = self.robot.published
-        self.peer.wait(lambda: self._saw(published[first:]), f"a step that saw {position}")
+    def move(
+        self, position: list[float] | None = None, velocity: list[float] | None = None
+    ) -> PolicyStep:
+        """Has the robot measure something else, or tells ``puppet.Puppet`` what to do.
+
+        Args:
+            position: Of both joints, rad; None: as before.
+            velocity: Likewise, rad/s.
+
+        Returns:
+            A control step that saw it.
+        """
+        self.robot.position = position or self.robot.position
+        self.robot.velocity = velocity or self.robot.velocity
+        return self.wait_step_on_new_input()
 
     def silence(self) -> None:
         """Has the robot say nothing more; a control step that saw its last word has come then.
@@ -338,41 +326,35 @@ class Stage:
         So nothing from before is on its way any more and taken for news by whatever comes next.
         """
         self.robot.quiet = True
-        self.peer.wait(lambda: self._saw(self.robot.published[-1:]), "a step that saw the last")
-
-    def _saw(self, published: list[int]) -> bool:
-        return bool(self.steps) and any(o.digest in published for o in self.steps[-1].observations)
-
-    def wait_steps(self, count: int) -> None:
-        """Waits for so many control steps more, some of which may have been made already."""
-        wanted = len(self.steps) + count
-        self.peer.wait(lambda: len(self.steps) >= wanted, f"{count} more control steps")
+        self._wait_step_on(-1, "a step that saw the last")
 
     def wait_step_on_new_input(self) -> PolicyStep:
         """Waits for a control step that saw what the robot publishes from now on.
 
         Control steps of before may still be on their way, however many of them are waited for.
         """
-        # One message may have been made already and not published yet.
-        begun = len(self.robot.published) + 1
+        return self._wait_step_on(self.robot.count(), "a control step on new input")
+
+    def _wait_step_on(self, begun: int, what: str) -> PolicyStep:
+        """Waits for one that saw what the robot has published from this message on."""
 
         def found() -> PolicyStep | None:
             step = self.steps[-1] if self.steps else None
             new = self.robot.published[begun:]
             return step if step and any(o.digest in new for o in step.observations) else None
 
-        return self.peer.wait(found, "a control step on new input", seen=lambda: self.steps[-1:])
+        return self.peer.wait(found, what, seen=lambda: self.steps[-1:])
+
+    def wait_steps(self, count: int) -> None:
+        """Waits for so many control steps more, some of which may have been made already."""
+        wanted = len(self.steps) + count
+        self.peer.wait(lambda: len(self.steps) >= wanted, f"{count} more control steps")
 
     def end_hold(self) -> None:
         """Has ``on_miss`` end with the stop message now, and not after the patience of ``run``."""
         assert self.set(miss_limit_s=0.05).successful
         self.wait_status(PolicyStatus.WAITING)
         assert self.set(miss_limit_s=PATIENT_S).successful
-
-    def order(self, what: float) -> None:
-        """Tells a policy of ``puppet`` what to do; returns when a control step has seen it."""
-        self.robot.velocity = [what, 0.0]
-        self.wait_step_on_new_input()
 
     def wait_diagnostic(self, entry: str, words: str, level: int = 2) -> DiagnosticStatus:
         """Waits for an entry of /diagnostics with a name, words and a level since ``clear``."""

@@ -240,11 +240,11 @@ def small_disk(folder: Path) -> Iterator[None]:
 @contextlib.contextmanager
 def full_disk(stage: Stage) -> Iterator[None]:
     """The node's own writes fail: told to by the policy, which runs in its process."""
-    stage.order(puppet.DISK_FULL)
+    stage.move(velocity=[puppet.DISK_FULL, 0.0])
     try:
         yield
     finally:
-        stage.order(puppet.DISK_FREE)
+        stage.move(velocity=[puppet.DISK_FREE, 0.0])
         stage.robot.velocity = [0.0, 0.0]
 
 
@@ -305,6 +305,6 @@ def test_a_control_thread_that_dies_ends_in_unconfigured(stage: Stage) -> None:
 def kill(stage: Stage, name: str) -> None:
     order = puppet.KILLS[THREADS.index(name)]
     if name in ("storage", "replies"):  # with which the arm goes on
-        stage.order(order)
+        stage.move(velocity=[order, 0.0])
     else:
         stage.robot.velocity = [order, 0.0]

@@ -11,9 +11,9 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-import puppet
 import pytest
 from flashrt_ros.msg import PolicyStatus
+from held import held
 from rclpy.duration import Duration
 from rclpy.event_handler import SubscriptionEventCallbacks
 from rclpy.qos import LivelinessPolicy, QoSProfile
@@ -120,8 +120,8 @@ def test_a_control_thread_that_hangs_loses_its_manual_liveliness_and_a_hold_does
         stage.do("resume")
         stage.wait_running()
         told = len(controller.alive)
-        stage.robot.velocity = [puppet.SLOW, 0.0]  # each step now takes longer than the lease
-        stage.peer.wait(lambda: 0 in controller.alive[told:], "the loss of a thread that hangs")
+        with held(stage):
+            stage.peer.wait(lambda: 0 in controller.alive[told:], "the loss of what hangs")
     finally:
         stage.robot.reset()
         controller.close()

@@ -14,6 +14,7 @@ import pytest
 from flashrt_ros.msg import PolicyStatus
 from held import held
 from lifecycle_msgs.msg import Transition
+from lifecycle_msgs.srv import ChangeState
 from node_peer import DEADLINE_S
 from stage import Stage, arm_contract
 from test_system_state import assert_no_step_is_alike, trace
@@ -117,10 +118,12 @@ def test_who_waits_gets_an_answer(stage: Stage) -> None:
         assert response.error_code == ErrorCode.SUPERSEDED
         assert "restore, rollback or reset came between" in response.message
     begin()
-    stage.begin_slow_plan()
-    pending = stage.send("preview", names=["cut"])
-    stage.transit(Transition.TRANSITION_DEACTIVATE)
-    stage.transit(Transition.TRANSITION_CLEANUP)
+    with held(stage):
+        pending = stage.send("preview", names=["cut"])
+        stage.transit(Transition.TRANSITION_DEACTIVATE)
+        cleanup = Transition(id=Transition.TRANSITION_CLEANUP)
+        cleaned = stage.peer.send(ChangeState, stage.name("change_state"), transition=cleanup)
+    assert cleaned.result(stage.peer.quote).success
     response = pending.result(stage.peer.quote)
     assert response.success or response.error_code == ErrorCode.NOT_CONFIGURED
 
