@@ -1,6 +1,7 @@
 """Fixtures and limits shared by all tests."""
 
 import os
+import signal
 from collections.abc import Iterator
 
 import pytest
@@ -20,6 +21,9 @@ settings.load_profile("same")
 
 
 def pytest_configure() -> None:
+    # A shell's background jobs ignore Ctrl-C and so would every process that a test starts.
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     # Two threads that contend for the same cores make small calls tens of times slower.
     torch.set_num_threads(1)
     # Whoever names no domain is in one of this session's own, on this machine only, and not in 0

@@ -81,13 +81,13 @@ def command(words: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
 
 
 def times(work: Path) -> dict[str, int]:
-    """When each result was made."""
-    return {path.parent.name: path.stat().st_mtime_ns for path in work.glob("*/result.json")}
+    """When each result was made; a process that was killed may leave the half of one, hidden."""
+    return {path.parent.name: path.stat().st_mtime_ns for path in work.glob("[!.]*/result.json")}
 
 
 def key_of(work: Path, bag: Path) -> str:
     """Of the result of a recording."""
-    (found,) = [p for p in work.glob("*/result.json") if f'"{bag}"' in p.read_text()]
+    (found,) = [p for p in work.glob("[!.]*/result.json") if f'"{bag}"' in p.read_text()]
     return found.parent.name
 
 
