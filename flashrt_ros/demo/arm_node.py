@@ -27,6 +27,9 @@ HOMING_RAD_S = 1.8
 AT_HOME_RAD, AT_REST_RAD_S = 0.01, 0.05
 """Nearer and slower than this in every joint, the arm is at home."""
 FRAME = "base_link"
+KEPT = 250
+"""Messages that are kept for who is behind: a recorder whose process was not scheduled for some
+seconds must get them all, or what the policy saw is not in its bag."""
 
 
 class ArmNode(Node):
@@ -65,8 +68,8 @@ class ArmNode(Node):
         self._homing = False
         self._unfollowed = 0
         reliable = QoSProfile(depth=10)
-        self._states = self.create_publisher(JointState, "joint_states", reliable)
-        self._cues = self.create_publisher(PointStamped, "cue", reliable)
+        self._states = self.create_publisher(JointState, "joint_states", KEPT)
+        self._cues = self.create_publisher(PointStamped, "cue", KEPT)
         self.create_subscription(JointState, "joint_command", self._on_command, reliable)
         self.create_subscription(PointStamped, "~/show_cue", self._on_show_cue, reliable)
         self.create_subscription(Vector3Stamped, "~/bump", self._on_bump, reliable)
