@@ -155,6 +155,26 @@ def test_control_of_the_above_a_safe_step_changes_the_state() -> None:
     assert rig.session.state_digest() != before
 
 
+def test_a_first_step_that_outlasts_its_input_is_taken_back_and_made_again() -> None:
+    """A process that gets no processor for a while must not need somebody who calls ~/resume."""
+    rig = Rig()
+    step, before = rig.session.step, rig.session.state_digest()
+
+    def long(observations: Any) -> Any:
+        rig.now_ns += 100 * PERIOD_NS
+        return step(observations)
+
+    rig.session.step = long
+    rig.tick()
+    assert rig.mode is Mode.WAITING
+    assert "start.measured (joint_states): stale 2000 ms" in rig.reason
+    assert (rig.out.sent, rig.out.steps) == ([], [])
+    assert (rig.session.state_digest(), rig.session.tick) == (before, 0)
+    rig.session.step = step
+    rig.tick()
+    assert (rig.mode, rig.session.host.step, len(rig.out.sent)) == (Mode.RUNNING, 1, 1)
+
+
 @pytest.mark.parametrize(("rule", "episode", "step"), [("hold", 0, 4), ("reset", 1, 1)])
 def test_jump_back_in_time(rule: str, episode: int, step: int) -> None:
     rig = Rig(on_time_jump=rule)

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from flashrt_ros.contract import Contract, Sample
-from flashrt_ros.contract.task import TaskText
 from flashrt_ros.errors import InvalidArgumentError, SupersededError, UnsafeStartError
 from flashrt_ros.ros.ahead import rows_ahead
 from flashrt_ros.ros.behind import Behind
@@ -32,6 +31,7 @@ from flashrt_ros.ros.records import (
     StepRecord,
 )
 from flashrt_ros.ros.resumption import Options, Resumption
+from flashrt_ros.ros.source import Source
 from flashrt_ros.ros.status import element_names, is_news, same_kind, status_of
 from flashrt_ros.ros.storage import Storage
 from flashrt_ros.ros.timing import Timing
@@ -40,22 +40,6 @@ from flashrt_ros.ros.warmth import Warmth
 from flashrt_ros.runtime.capsule import new_id
 from flashrt_ros.runtime.policy import Action
 from flashrt_ros.runtime.preview import CHUNK
-
-
-class Source(Protocol):
-    """Where observations come from: the intake in the node."""
-
-    def sample(self, now_ns: int, not_before_ns: int) -> Sample:
-        """Observations as of ``now_ns``, from messages received at ``not_before_ns`` or later."""
-
-    def take_jump(self) -> tuple[int, str] | None:
-        """The last jump back in time not yet taken: steady receive time, and words."""
-
-    def clear(self) -> None:
-        """Drops all that was received."""
-
-    def task(self) -> TaskText | None:
-        """The last task text that came."""
 
 
 class Stepper:
@@ -153,11 +137,7 @@ class Stepper:
         if not self.motion.wants_to_move:
             self.resumption.overtaken()
         elif faults:
-            self.motion.input_fault(words)
-            # However long this lasts, what comes after it must not be planned from before it.
-            self.forget_plan()
-            self.commander.miss(now_ns)
-            self.resumption.tire(now_ns, words)
+            self._miss(faults, now_ns)
         else:
             self.motion.input_good()
             self._step(sample, now_ns, period_ms)
@@ -239,13 +219,16 @@ class Stepper:
             if self.motion.starting:
                 self.motion.input_fault("no plan yet")
             return
-        measured = sample.measured
         if self.motion.starting:
             # The step may have taken long: where is the arm now?
-            measured = self.source.sample(self.clock_ns(), self.motion.not_before_ns).measured
+            sample = self.sample_now()
+            if self._blind(sample, epoch) and self._trial.take_back():
+                self.behind.forget()
+                self._miss(self._input_faults(sample), now_ns)
+                return
         values = action.values.numpy()
         ahead = rows_ahead(self.session, action) if self._sends_chunks else None
-        outcome = self.commander.command(values, measured, self.clock_ns(), epoch, ahead)
+        outcome = self.commander.command(values, sample.measured, self.clock_ns(), epoch, ahead)
         taken_back = outcome.verdict is Verdict.UNSAFE and self._trial.take_back()
         self._trial.commit()
         self._judge(outcome, taken_back)
@@ -277,6 +260,19 @@ class Stepper:
             )
         )
         self.behind.end()
+
+    def _miss(self, faults: tuple[str, ...], now_ns: int) -> None:
+        """No control step in this period, for want of input."""
+        self.motion.input_fault(words := "; ".join(faults))
+        # However long this lasts, what comes after it must not be planned from before it.
+        self.forget_plan()
+        self.commander.miss(now_ns)
+        self.resumption.tire(now_ns, words)
+
+    def _blind(self, sample: Sample, epoch: int) -> bool:
+        """Whether a first command can be compared with nothing, as its step took too long."""
+        leaves = epoch == self.motion.epoch and not self.commander.dry_run
+        return leaves and self._contract.start is not None and sample.measured is None
 
     def _here(self) -> dict[str, Any]:
         """Where the live state stands before a control step."""
