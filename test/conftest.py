@@ -41,6 +41,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.skip(reason="needs an NVIDIA GPU"))
 
 
+@pytest.fixture(autouse=True)
+def signals_as_before() -> Iterator[None]:
+    """The run of a node ends with SIGINT and SIGTERM ignored, as its process ends; tests go on."""
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = [signal.getsignal(number) for number in numbers]
+    yield
+    for number, handler in zip(numbers, before, strict=True):
+        if handler is not None:
+            signal.signal(number, handler)
+
+
 @pytest.fixture
 def no_link_left() -> Iterator[None]:
     """A tree without ROS begins with an empty blackboard and leaves none of its clients behind."""
