@@ -85,11 +85,12 @@ def sides(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Side, Side
 @pytest.mark.ros
 def test_two_robots_side_by_side_and_a_failure_stops_one(sides: tuple[Side, Side]) -> None:
     left, right = sides
-    for side in sides:
+    # Both begin where every robot of the tests does, and are within reach of a first command from
+    # there, whichever measurement it came from.
+    for side, position in ((left, [0.2, 0.1]), (right, [-0.15, -0.2])):
         side.folder.mkdir(exist_ok=True)
-        side.robot.position = [0.2, 0.2] if side is left else [-0.2, -0.2]
         side.activate()
-        side.robot.position = [0.2, 0.2] if side is left else [-0.2, -0.2]
+        side.robot.position = position
     for side in sides:
         side.wait_running()
     _assert_apart(left, right)
