@@ -27,8 +27,9 @@ from flashrt_ros.ros.records import (
 )
 
 LATCHED = QoSProfile(depth=1, durability=DurabilityPolicy.TRANSIENT_LOCAL)
-EVENT_DEPTH = 100
-"""A recorder must not lose the one message that says where the state came from."""
+RECORD_DEPTH = 500
+"""Steps, chunks and events are kept for a recorder that gets no processor for some seconds: without
+each of them what it has recorded proves nothing."""
 
 
 def qos_profile(qos: Qos) -> QoSProfile:
@@ -73,9 +74,9 @@ class RosOutlet:
         self._clock = node.get_clock()
         self._logger = node.get_logger()
         self._quiet = Quiet()
-        self._step = node.create_publisher(PolicyStep, "~/policy_step", 100)
-        self._chunk = node.create_publisher(ActionChunk, "~/action_chunk", 10)
-        self._event = node.create_publisher(CapsuleEvent, "~/capsule_event", EVENT_DEPTH)
+        self._step = node.create_publisher(PolicyStep, "~/policy_step", RECORD_DEPTH)
+        self._chunk = node.create_publisher(ActionChunk, "~/action_chunk", RECORD_DEPTH)
+        self._event = node.create_publisher(CapsuleEvent, "~/capsule_event", RECORD_DEPTH)
         # Events come from the control thread and from the storage thread.
         self._event_lock = threading.Lock()
         self._events = 0
