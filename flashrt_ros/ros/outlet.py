@@ -28,8 +28,8 @@ from flashrt_ros.ros.records import (
 
 LATCHED = QoSProfile(depth=1, durability=DurabilityPolicy.TRANSIENT_LOCAL)
 RECORD_DEPTH = 500
-"""Steps, chunks and events are kept for a recorder that gets no processor for some seconds: without
-each of them what it has recorded proves nothing."""
+"""Steps, chunks and events that are kept for a recorder which gets no processor for some seconds:
+without each of them what it has recorded proves nothing."""
 
 
 def qos_profile(qos: Qos) -> QoSProfile:
