@@ -11,6 +11,7 @@ import os
 from collections.abc import Callable, Iterator
 
 import puppet
+from sensor_msgs.msg import JointState
 from stage import Stage
 
 ALL = 1 << 62
@@ -40,9 +41,9 @@ def held(
     begun = count(puppet.HOLDS)
     let_go(begun)
 
-    def hold(message: object) -> None:
-        message.position = list(position)  # type: ignore[attr-defined]
-        message.velocity = [puppet.HELD, 0.0]  # type: ignore[attr-defined]
+    def hold(message: JointState) -> None:
+        message.position = list(position)
+        message.velocity = [puppet.HELD, 0.0]
 
     before, stage.robot.alter = stage.robot.alter, hold
     try:

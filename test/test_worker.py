@@ -68,10 +68,10 @@ def kill(worker: Worker, prod: Callable[[], Any], reports: Reports) -> None:
     assert worker.alive
 
 
-def _works(worker: Worker) -> bool:
+def _works(worker: Any) -> bool:
     """Whether its thread is in its work."""
     frame = sys._current_frames().get(worker._thread.ident or 0)
-    while frame is not None and frame.f_code is not worker._work.__code__:  # type: ignore[attr-defined]
+    while frame is not None and frame.f_code is not worker._work.__code__:
         frame = frame.f_back
     return frame is not None
 
