@@ -171,6 +171,20 @@ def test_an_answer_that_is_lost_is_asked_for_again() -> None:
         assert len(server.asked) == 1, "control: a transition is asked for once"
 
 
+def test_what_is_asked_again_has_one_id(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By which the node knows that it is to be done once."""
+    with client.connected(DEADLINE_S) as ours:
+        server = Forgetful(1)
+        monkeypatch.setattr(ours._node, "create_client", lambda *_: server)
+        assert ours.call("/policy", "snapshot", {"name": "cut"}) == "answer 1"
+        assert server.asked[0].request_id
+        assert [asked.request_id for asked in server.asked] == [server.asked[0].request_id] * 2
+        assert ours.call("/policy", "snapshot", {"request_id": "mine"}) == "answer 2"
+        assert server.asked[2].request_id == "mine"
+        assert ours.call("/policy", "snapshot", {}) == "answer 3"
+        assert server.asked[3].request_id != server.asked[0].request_id, "control: another call"
+
+
 def test_fields_are_read_by_their_types() -> None:
     assert read_fields("snapshot", ["name=12", "pin=true"]) == {"name": "12", "pin": True}
     assert read_fields("fork", ["seeds=7", "names=[a, b]"]) == {"seeds": [7], "names": ["a", "b"]}
