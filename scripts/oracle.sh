@@ -56,4 +56,5 @@ cd "$root"
 # Only these files: in these environments nothing of ROS 2 is set up.
 mapfile -t files < <(grep -l '^from lerobot_oracle import' test/test_*.py)
 "$venv-oracle/bin/python" -m pytest -m oracle "${files[@]}" "$@"
-"$venv-transformers/bin/python" -m pytest -m oracle test/test_hybrid_oracle.py "$@"
+"$venv-transformers/bin/python" -m pytest -m oracle test/test_hybrid_oracle.py \
+  test/test_bench_hybrid_oracle.py "$@"

@@ -24,6 +24,9 @@ BENCHMARKS: dict[str, str] = {
     "tiers": "moves to host memory and disk; control periods at 1 kHz beside them",
     "memory": "bytes that snapshots and forks take, against full copies",
     "sameness": "restore, then 200 steps, at random cut points; with controls",
+    "decode": "one token of a hybrid beside transformers, and beside reading its weights",
+    "ttft": "first token of a hybrid: cold, beside transformers, and by restore and suffix",
+    "continuation": "restore a hybrid at random boundaries, then 256 tokens; with controls",
     "jitter": "control period of the node beside a bare sleep loop",
     "services": "round trips of the node's services beside a bare Trigger server",
     "trees": "ticks of a behaviour tree with a verb in every tenth, beside its empty twin",
@@ -85,6 +88,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="GB",
         help="of evaluate: size of the large recording, which is written and deleted (default: 1)",
     )
+    parser.add_argument(
+        "--size",
+        default="",
+        choices=("tiny", "small", "large"),
+        help="of decode, ttft and continuation: random weights, large has 1.5 billion (default: "
+        "large on a GPU, else tiny)",
+    )
     parser.add_argument("--quick", action="store_true", help="few samples: see that it works")
     parser.add_argument(
         "--warm-up",
@@ -116,7 +126,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Runs the benchmarks named, all by default; 1 if what must always be the same was not."""
     if arguments.list:
         for name, title in {**BENCHMARKS, POLICY: OF_A_POLICY, PREDICT: PREDICTION}.items():
-            print(f"{name:<10} {title}")
+            print(f"{name:<12} {title}")
         return 0
     _check(arguments)
     from flashrt_ros.bench import figures, page
@@ -217,6 +227,7 @@ def _measure(arguments: argparse.Namespace) -> Figures:
         recorded=arguments.recorded,
         seconds=arguments.seconds,
         size_gb=arguments.size_gb,
+        size=arguments.size,
         say=on_terminal(),
     )
     top = facts(options)

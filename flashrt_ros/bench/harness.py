@@ -35,6 +35,8 @@ class Options:
         recorded: File of observations for that; None: random ones.
         seconds: How long the benchmark ``path`` looks at the node; 0: as long as it finds enough.
         size_gb: Of the large recording of the benchmark ``evaluate``.
+        size: Of the random hybrid of ``decode``, ``ttft`` and ``continuation``; empty: as fits the
+            device.
         say: Told what is measured next, by those that take long; at last nothing.
     """
 
@@ -47,6 +49,7 @@ class Options:
     recorded: Path | None = None
     seconds: float = 0.0
     size_gb: float = 1.0
+    size: str = ""
     say: Say = silent
 
     @property
@@ -121,6 +124,30 @@ def interleave(
                 if device_times and device.torch_device.type == "cuda":
                     _time_device(cases[name], found, device)
     return samples
+
+
+def affordable(
+    cases: Mapping[str, Case],
+    device: Device,
+    budget_s: float,
+    fewest: int,
+    most: int,
+    device_times: bool = True,
+) -> int:
+    """Returns how many rounds of these cases take about ``budget_s``, by timing one.
+
+    Args:
+        cases: They have been warmed up.
+        device: As in ``interleave``.
+        budget_s: Seconds.
+        fewest: Rounds at least, whatever they take.
+        most: Rounds at most.
+        device_times: As in ``interleave``.
+    """
+    begun_s = time.perf_counter()
+    interleave(cases, 1, device, 0, device_times)
+    taken_s = time.perf_counter() - begun_s
+    return min(most, max(fewest, int(budget_s / taken_s)))
 
 
 def _time_wall(case: Case, samples: Samples, device: Device) -> None:

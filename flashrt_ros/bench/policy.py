@@ -5,7 +5,6 @@ On a LeRobot checkpoint LeRobot's own control steps are timed in turn with ours,
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,7 +12,7 @@ import torch
 
 from flashrt_ros.bench import lerobot_peer
 from flashrt_ros.bench.fast import add_deviation
-from flashrt_ros.bench.harness import Case, Options, Samples, interleave
+from flashrt_ros.bench.harness import Case, Options, Samples, affordable, interleave
 from flashrt_ros.bench.report import Result, Row, make_row
 from flashrt_ros.errors import InvalidArgumentError
 from flashrt_ros.policies.checkpoint import read_config
@@ -198,7 +197,7 @@ def _measure(
     result: Result, options: Options, device: Device, cases: dict[str, Case], floor: str
 ) -> None:
     """Adds a row for each case; what has a namesake behind ``floor`` is held against it."""
-    rounds = options.rounds(_rounds(cases, device))
+    rounds = options.rounds(affordable(cases, device, BUDGET_S / 2, FEWEST, MOST))
     options.say(f"timing {', '.join(cases)}, {rounds} times each")
     samples: dict[str, Samples] = interleave(cases, rounds, device, options.warm(1))
     rows: dict[str, Row] = {}
@@ -211,10 +210,3 @@ def _measure(
     if eager is not None:
         ratio = eager.p50 / rows["plan"].p50
         result.notes.append(f"LeRobot's plan as it is takes {ratio:.2f} times ours.")
-
-
-def _rounds(cases: dict[str, Case], device: Device) -> int:
-    begun_s = time.perf_counter()
-    interleave(cases, 1, device, 0)
-    taken_s = time.perf_counter() - begun_s
-    return min(MOST, max(FEWEST, int(BUDGET_S / 2 / taken_s)))

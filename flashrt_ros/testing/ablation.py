@@ -274,6 +274,7 @@ def ablate(
     episode: Episode | None = None,
     seed: int = 0,
     latest: int = 40,
+    controls_alone: bool = False,
 ) -> Ablation:
     """Leaves out of a restore each buffer in turn, and says what that changes.
 
@@ -285,6 +286,7 @@ def ablate(
         episode: Observations; None: random walks.
         seed: Of the cut points.
         latest: Most control steps before a cut.
+        controls_alone: Try the full restore and none only, and leave nothing out.
 
     Returns:
         The findings.
@@ -316,7 +318,7 @@ def ablate(
     report = Ablation(
         policy.family, opened.name, lead.unit, [draw.randint(1, most) for _ in range(cuts)], steps
     )
-    cases = _cases(session)
+    cases = _cases(session)[: 2 if controls_alone else None]
     report.findings = [finding for finding, _, _ in cases]
     for cut in report.cuts:
         here = _Cut(lead, cut, steps)
