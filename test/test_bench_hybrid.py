@@ -8,6 +8,8 @@ for which a stand-in is here, runs the very weights of ours and is never needed.
 from __future__ import annotations
 
 import dataclasses
+import functools
+import inspect
 from typing import Any
 
 import pytest
@@ -139,6 +141,33 @@ def test_kernels_are_left_out_when_asked_and_come_back(monkeypatch: pytest.Monke
     with pytest.raises(ValueError, match="stop"), peer.using(ALONE):
         raise ValueError("stop")
     assert [getattr(modeling, name) for name in FUNCTIONS] == before
+
+
+def test_a_way_that_fails_is_said_and_the_other_stands(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> None:
+        raise RuntimeError("no kernel\nfor this")
+
+    modeling = transformers_stand_in.install(monkeypatch)
+    plain = inspect.unwrap(getattr(modeling, FUNCTIONS[0]))
+    broken = functools.wraps(plain)(fail)
+    opened = decode.open_peer
+
+    def open_both(*arguments: Any) -> TransformersPeer | None:
+        peer = opened(*arguments)
+        assert peer is not None
+        peer.ways = {"kernels": True, **peer.ways}
+        monkeypatch.setattr(modeling, FUNCTIONS[0], broken)
+        return peer
+
+    for module in (decode, ttft):
+        monkeypatch.setattr(module, "open_peer", open_both)
+    result = decode.run(Options(quick=True))
+    assert len([n for n in result.notes if n.endswith("RuntimeError: no kernel")]) == 3
+    assert f"{ALONE}, StaticCache" in {row.case for row in result.rows}
+    monkeypatch.setattr(ttft, "COMPARED", 2)
+    result = ttft.run(Options(quick=True))
+    assert len([n for n in result.notes if n.endswith("RuntimeError: no kernel")]) == 2
+    assert all(row.floor.endswith(ALONE) for row in result.rows if row.case.endswith(": cold"))
 
 
 def test_other_tokens_than_ours_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:

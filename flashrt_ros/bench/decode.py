@@ -140,8 +140,7 @@ def _time(
     cases[DRAFTED] = Case(lambda: drafting.stream.decode(BURST), drafting.back)
     slow: dict[str, Case] = {}
     if peer is not None:
-        for way in peer.ways:
-            slow[f"{way}, eager"] = Case(peer.decode(way, given))
+        slow = _eager(result, peer, given)
         # Last, since a capture that fails leaves torch's allocator in disorder.
         cases |= _static(result, options, peer, given, plain.stream)
     rounds = options.rounds(ROUNDS if options.cuda else SLOW_ROUNDS)
@@ -169,6 +168,19 @@ def _captured(plain: _Held, options: Options) -> Case:
     plan = GraphPlan("act", act, session.device)
     plan.prepare(options.warm(), back)
     return Case(plan.replay, back)
+
+
+def _eager(result: Result, peer: TransformersPeer, given: list[int]) -> dict[str, Case]:
+    cases = {}
+    for way in peer.ways:
+        try:
+            call = peer.decode(way, given)
+            call()
+        except Exception as error:
+            result.notes.append(f"{way}: no step: {in_a_line(error)}")
+        else:
+            cases[f"{way}, eager"] = Case(call)
+    return cases
 
 
 def _static(
