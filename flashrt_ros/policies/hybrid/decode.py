@@ -19,9 +19,9 @@ from dataclasses import dataclass
 import torch
 
 from flashrt_ros.errors import InvalidArgumentError
-from flashrt_ros.policies.hybrid.layers import Advance
 from flashrt_ros.policies.hybrid.model import HybridModel
 from flashrt_ros.policies.hybrid.mtp import HIDDEN
+from flashrt_ros.policies.hybrid.step import Advance
 from flashrt_ros.runtime.buffers import ROWS_LENGTH, BufferSpec, Role
 from flashrt_ros.runtime.policy import Buffers
 
@@ -163,7 +163,8 @@ class Decoder:
             window_T: ``token.last`` and the drafts.
             embedded_TD: Their embeddings.
         """
-        hidden_TD, advances = self.model.run_(embedded_TD, state)
+        known_1 = None if self.drafts else limit_1
+        hidden_TD, advances = self.model.run_(embedded_TD, state, 0, known_1, self.drafts > 0)
         chosen_T = choose(hidden_TD)
         right_T = (window_T[1:] == chosen_T[:-1]).to(torch.int64)
         count_1 = torch.minimum(right_T.cumprod(0).sum().view(1) + 1, limit_1)
@@ -179,9 +180,9 @@ class Decoder:
         self, state: Buffers, embedded_TD: torch.Tensor, hidden_TD: torch.Tensor,
         advances: list[Advance], count_1: torch.Tensor,
     ) -> None:  # fmt: skip
-        for advance in advances:
-            advance.commit_(count_1)
         model, length_1 = self.model, state[ROWS_LENGTH]
+        for advance in advances:
+            model.ops().commit_(advance, count_1)
         if self.drafts:
             assert model.mtp is not None
             known_TD = torch.cat((state[HIDDEN], hidden_TD))

@@ -5,33 +5,13 @@ Tensor suffixes: those of ``ops``.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 from torch import nn
-from torch.nn import functional
 
 from flashrt_ros.policies.hybrid.config import ModelConfig
-from flashrt_ros.policies.hybrid.ops import Ops
+from flashrt_ros.policies.hybrid.ops import Ops, Rows
+from flashrt_ros.policies.hybrid.step import Advance, Step
 from flashrt_ros.runtime.policy import Buffers
-
-
-@dataclass(frozen=True)
-class Step:
-    """What all layers are told of one pass.
-
-    Attributes:
-        ops: Operations of the device.
-        positions_T: int64, row of each token: absolute positions.
-        pad_T: True for tokens that are none; they leave no trace in any state. None: all are.
-        chunk: Tokens of a chunk of the delta rule; 0 goes token by token and keeps the state after
-            each, so that any number of tokens may be committed.
-    """
-
-    ops: Ops
-    positions_T: torch.Tensor
-    pad_T: torch.Tensor | None = None
-    chunk: int = 0
 
 
 class RmsNorm(nn.Module):
@@ -44,7 +24,7 @@ class RmsNorm(nn.Module):
 
     def normed(self, x: torch.Tensor, ops: Ops) -> torch.Tensor:
         """Returns ``x``, its last dimension normed."""
-        return ops.rms_norm(x, self.weight, self.eps)
+        return ops.rms_norm(x, self)
 
 
 class GateNorm(nn.Module):
@@ -65,10 +45,10 @@ class FeedForward(nn.Module):
         self.up_proj = nn.Linear(narrow, wide, bias=False)
         self.down_proj = nn.Linear(wide, narrow, bias=False)
 
-    def forward(self, x_TD: torch.Tensor) -> torch.Tensor:
-        """``(T, D)`` to ``(T, D)``."""
-        gate = functional.silu(self.gate_proj(x_TD))
-        return torch.as_tensor(self.down_proj(gate * self.up_proj(x_TD)))
+    def add(self, x_TD: torch.Tensor, norm: RmsNorm, ops: Ops) -> torch.Tensor:
+        """Returns ``x`` and what the net makes of ``x`` normed, ``(T, D)``."""
+        wide_TE = ops.swiglu(x_TD, norm, self.gate_proj, self.up_proj)
+        return ops.add_linear(x_TD, wide_TE, self.down_proj)
 
 
 class FullAttention(nn.Module):
@@ -86,57 +66,24 @@ class FullAttention(nn.Module):
         self.k_norm = RmsNorm(self.size, config.rms_norm_eps)
 
     def write_(
-        self, x_TD: torch.Tensor, rows: tuple[torch.Tensor, torch.Tensor], step: Step,
-        periods: torch.Tensor,
-    ) -> None:  # fmt: skip
+        self, x_TD: torch.Tensor, norm: RmsNorm, rows: Rows, step: Step, periods: torch.Tensor
+    ) -> None:
         """Writes keys and values of the tokens to their rows."""
-        keys_NGS, values_NGS = rows
-        shape = (x_TD.shape[0], self.groups, self.size)
-        key_TGS = self.k_norm.normed(self.k_proj(x_TD).view(shape), step.ops)
-        key_TGS = step.ops.rotate(key_TGS, step.positions_T, periods)
-        keys_NGS.index_copy_(0, step.positions_T, key_TGS)
-        values_NGS.index_copy_(0, step.positions_T, self.v_proj(x_TD).view(shape))
+        parts = step.ops.normed_linear(x_TD, norm, (self.k_proj, self.v_proj))
+        step.ops.place_(parts, rows, self, step, periods)
 
-    def read(
-        self, x_TD: torch.Tensor, rows: tuple[torch.Tensor, torch.Tensor], step: Step,
-        periods: torch.Tensor, first: int = 0,
+    def add_(
+        self, x_TD: torch.Tensor, norm: RmsNorm, rows: Rows, step: Step, periods: torch.Tensor,
+        first: int = 0,
     ) -> torch.Tensor:  # fmt: skip
-        """Returns ``(T, D)``: what the tokens find in the rows up to their own."""
-        tokens = x_TD.shape[0]
-        query_gate = self.q_proj(x_TD).view(tokens, self.heads, 2 * self.size)
-        query_TQS, gate_TQS = query_gate.chunk(2, dim=-1)
-        query_TQS = self.q_norm.normed(query_TQS, step.ops)
-        query_TQS = step.ops.rotate(query_TQS, step.positions_T, periods)
-        mixed_TQS = step.ops.attend(query_TQS, *rows, step.positions_T, first)
-        mixed_TQS = mixed_TQS * gate_TQS.sigmoid()
-        return torch.as_tensor(self.o_proj(mixed_TQS.reshape(tokens, -1)))
-
-
-@dataclass(frozen=True)
-class Advance:
-    """What a delta-rule layer would leave behind, for any number of tokens that are committed.
-
-    Attributes:
-        conv: ``(W - 1, C)``, state, written by ``commit_``.
-        recurrent: ``(H, K, V)`` float32, state, written by ``commit_``.
-        window_UC: Inputs of the convolution, those before the pass in front.
-        states: ``(T + 1, H, K, V)`` after each number of tokens; or ``(H, K, V)`` after all that
-            are no pads, where the number is known beforehand.
-    """
-
-    conv: torch.Tensor
-    recurrent: torch.Tensor
-    window_UC: torch.Tensor
-    states: torch.Tensor
-
-    def commit_(self, count_1: torch.Tensor) -> None:
-        """Makes the state that after ``count_1`` tokens, ``(1,)`` int64 on the device."""
-        taps = torch.arange(self.conv.shape[0], device=count_1.device)
-        self.conv.copy_(self.window_UC.index_select(0, taps + count_1))
-        if self.states.dim() == self.recurrent.dim():
-            self.recurrent.copy_(self.states)
-        else:
-            self.recurrent.copy_(self.states.index_select(0, count_1)[0])
+        """As ``write_``; returns ``x`` and what its tokens find in the rows up to their own."""
+        linears = (self.q_proj, self.k_proj, self.v_proj)
+        parts = step.ops.normed_linear(x_TD, norm, linears)
+        query_TQS = step.ops.place_(parts, rows, self, step, periods)
+        assert query_TQS is not None
+        gate_TQS = parts[0].view(-1, self.heads, 2 * self.size)[..., self.size :]
+        mixed_TE = step.ops.attend(query_TQS, gate_TQS, rows, step, first)
+        return step.ops.add_linear(x_TD, mixed_TE, self.o_proj)
 
 
 class DeltaLayer(nn.Module):
@@ -162,42 +109,22 @@ class DeltaLayer(nn.Module):
         self.norm = GateNorm(config.linear_value_head_dim)
         self.out_proj = nn.Linear(config.value_size, width, bias=False)
 
-    def mix(
-        self, x_TD: torch.Tensor, conv: torch.Tensor, recurrent: torch.Tensor, step: Step
-    ) -> tuple[torch.Tensor, Advance]:
-        """Returns ``(T, D)`` and what to commit; the state is only read.
+    def add(
+        self, x_TD: torch.Tensor, norm: RmsNorm, state: tuple[torch.Tensor, torch.Tensor],
+        step: Step,
+    ) -> tuple[torch.Tensor, Advance | None]:  # fmt: skip
+        """Returns ``x`` and what the layer makes of ``x`` normed, and what to commit.
 
         Args:
-            x_TD: Normed input.
-            conv: ``(W - 1, C)``: the inputs of the convolution before the pass.
-            recurrent: ``(H, K, V)`` float32.
+            x_TD: Residual stream.
+            norm: In front.
+            state: See ``Ops.delta``.
             step: See ``Step``.
         """
-        config, tokens = self.config, x_TD.shape[0]
-        keys = (tokens, config.linear_num_key_heads, config.linear_key_head_dim)
-        values = (tokens, config.linear_num_value_heads, config.linear_value_head_dim)
-        window_UC = torch.cat((conv, self.in_proj_qkv(x_TD)))
-        mixed_TC = step.ops.convolve(window_UC, self.conv1d.weight.squeeze(1))
-        query, key, value = mixed_TC.split(
-            (config.key_size, config.key_size, config.value_size), 1
-        )
-        decay_TH, rate_TH = step.ops.delta_gates(
-            self.in_proj_a(x_TD), self.in_proj_b(x_TD), self.A_log, self.dt_bias
-        )
-        if step.pad_T is not None:
-            decay_TH = decay_TH.masked_fill(step.pad_T.unsqueeze(-1), 0.0)
-            rate_TH = rate_TH.masked_fill(step.pad_T.unsqueeze(-1), 0.0)
-        parts = (query.reshape(keys), key.reshape(keys), value.reshape(values))
-        if step.chunk:
-            out_THV, states = step.ops.delta_chunks(
-                *parts, decay_TH, rate_TH, recurrent, step.chunk
-            )
-        else:
-            out_THV, states = step.ops.delta_steps(*parts, decay_TH, rate_TH, recurrent)
-        gate_THV = self.in_proj_z(x_TD).view(values)
-        out_THV = step.ops.gated_norm(out_THV, gate_THV, self.norm.weight, config.rms_norm_eps)
-        mixed_TD = torch.as_tensor(self.out_proj(out_THV.reshape(tokens, -1)))
-        return mixed_TD, Advance(conv, recurrent, window_UC, states)
+        linears = (self.in_proj_qkv, self.in_proj_z, self.in_proj_b, self.in_proj_a)
+        parts = step.ops.normed_linear(x_TD, norm, linears)
+        mixed_TE, advance = step.ops.delta(parts, state, self, step)
+        return step.ops.add_linear(x_TD, mixed_TE, self.out_proj), advance
 
 
 class Layer(nn.Module):
@@ -219,7 +146,7 @@ class Layer(nn.Module):
     def run_(
         self, x_TD: torch.Tensor, state: Buffers, name: str, step: Step, periods: torch.Tensor
     ) -> tuple[torch.Tensor, Advance | None]:
-        """Runs the tokens through; rows are written, other state is only read.
+        """Runs the tokens through: rows are written, other state as ``Ops.delta`` says.
 
         Args:
             x_TD: Residual stream.
@@ -229,19 +156,16 @@ class Layer(nn.Module):
             step: See ``Step``.
             periods: For ``ops.rotate``.
         """
-        advance = None
-        normed_TD = self.input_layernorm.normed(x_TD, step.ops)
+        advance, norm = None, self.input_layernorm
         if self.linear_attn is not None:
-            conv, recurrent = state[f"{name}.conv"], state[f"{name}.recurrent"]
-            mixed_TD, advance = self.linear_attn.mix(normed_TD, conv, recurrent, step)
+            both = (state[f"{name}.conv"], state[f"{name}.recurrent"])
+            x_TD, advance = self.linear_attn.add(x_TD, norm, both, step)
         else:
             assert self.self_attn is not None
             rows = (state[f"{name}.k"], state[f"{name}.v"])
-            self.self_attn.write_(normed_TD, rows, step, periods)
-            mixed_TD = self.self_attn.read(normed_TD, rows, step, periods)
-        return self.finish(x_TD + mixed_TD, step), advance
+            x_TD = self.self_attn.add_(x_TD, norm, rows, step, periods)
+        return self.finish(x_TD, step), advance
 
     def finish(self, x_TD: torch.Tensor, step: Step) -> torch.Tensor:
         """The feed-forward half."""
-        normed_TD = self.post_attention_layernorm.normed(x_TD, step.ops)
-        return x_TD + torch.as_tensor(self.mlp(normed_TD))
+        return self.mlp.add(x_TD, self.post_attention_layernorm, step.ops)

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import torch
 from torch import nn
-from torch.nn import functional
 
 from flashrt_ros.policies.hybrid.config import FULL, LINEAR, ModelConfig
-from flashrt_ros.policies.hybrid.layers import Advance, Layer, RmsNorm, Step
+from flashrt_ros.policies.hybrid.layers import Layer, RmsNorm
 from flashrt_ros.policies.hybrid.mtp import MtpHead
 from flashrt_ros.policies.hybrid.ops import Ops, ops_for
+from flashrt_ros.policies.hybrid.step import Advance, Step
 from flashrt_ros.runtime.buffers import ROWS_LENGTH, BufferSpec, Role
 from flashrt_ros.runtime.policy import Buffers
 
@@ -117,20 +117,22 @@ class HybridModel(nn.Module):
 
     def run_(
         self, embedded_TD: torch.Tensor, state: Buffers, chunk: int = 0,
-        count_1: torch.Tensor | None = None,
+        count_1: torch.Tensor | None = None, keeps: bool = False,
     ) -> tuple[torch.Tensor, list[Advance]]:  # fmt: skip
-        """Runs tokens behind the committed rows; commits nothing.
+        """Runs tokens behind the committed rows.
 
         Args:
             embedded_TD: Embeddings of the tokens.
-            state: Their rows are written behind the committed ones; the rest is only read.
+            state: Their rows are written behind the committed ones. The rest is only read, or
+                advanced where ``keeps`` is False and the device has a kernel that does.
             chunk: See ``Step``.
-            count_1: How many of them are tokens, ``(1,)`` int64; the rest are pads. None: all.
+            count_1: See ``Step``.
+            keeps: See ``Step``.
 
         Returns:
-            Hidden values behind the last norm, and what ``commit_`` takes.
+            Hidden values behind the last norm, and what ``Ops.commit_`` takes.
         """
-        step = self.step(embedded_TD.shape[0], state[ROWS_LENGTH], chunk, count_1)
+        step = self.step(embedded_TD.shape[0], state[ROWS_LENGTH], chunk, count_1, keeps)
         periods, advances, x_TD = self.get_buffer("periods"), [], embedded_TD
         for n, layer in enumerate(self.model.layers):
             assert isinstance(layer, Layer)
@@ -141,15 +143,14 @@ class HybridModel(nn.Module):
 
     def step(
         self, tokens: int, start_1: torch.Tensor, chunk: int = 0,
-        count_1: torch.Tensor | None = None,
+        count_1: torch.Tensor | None = None, keeps: bool = False,
     ) -> Step:  # fmt: skip
         """Returns the ``Step`` of so many tokens that begin at row ``start_1``."""
-        index_T = torch.arange(tokens, device=start_1.device)
-        pad_T = None if count_1 is None else index_T >= count_1
-        return Step(self.ops(), index_T + start_1, pad_T, chunk)
+        positions_T = torch.arange(tokens, device=start_1.device) + start_1
+        return Step(self.ops(), positions_T, count_1, chunk, keeps)
 
     def logits(self, hidden_TD: torch.Tensor, first: int = 0, count: int = 0) -> torch.Tensor:
         """Returns the logits of ``count`` tokens from ``first`` on; 0: of all."""
         table = self.model.embed_tokens if self.lm_head is None else self.lm_head
         weight = table.weight[first : first + count] if count else table.weight
-        return functional.linear(hidden_TD, weight)
+        return self.ops().linear(hidden_TD, weight)

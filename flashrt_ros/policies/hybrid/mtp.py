@@ -17,7 +17,8 @@ import torch
 from torch import nn
 
 from flashrt_ros.policies.hybrid.config import ModelConfig
-from flashrt_ros.policies.hybrid.layers import FullAttention, Layer, RmsNorm, Step
+from flashrt_ros.policies.hybrid.layers import FullAttention, Layer, RmsNorm
+from flashrt_ros.policies.hybrid.step import Step
 from flashrt_ros.runtime.buffers import BufferSpec, Role
 from flashrt_ros.runtime.policy import Buffers
 
@@ -62,7 +63,7 @@ class MtpHead(nn.Module):
             self.pre_fc_norm_embedding.normed(embedded_TD, step.ops),
             self.pre_fc_norm_hidden.normed(hidden_TD, step.ops),
         )
-        return torch.as_tensor(self.fc(torch.cat(parts, dim=-1)))
+        return step.ops.linear(torch.cat(parts, dim=-1), self.fc.weight)
 
     def catch_up_(
         self, hidden_TD: torch.Tensor, embedded_TD: torch.Tensor, state: Buffers, step: Step,
@@ -79,8 +80,8 @@ class MtpHead(nn.Module):
         """
         layer, attention = self.parts()
         x_TD = self.joined(hidden_TD, embedded_TD, step)
-        normed_TD = layer.input_layernorm.normed(x_TD, step.ops)
-        attention.write_(normed_TD, (state[KEYS], state[VALUES]), step, periods)
+        rows = (state[KEYS], state[VALUES])
+        attention.write_(x_TD, layer.input_layernorm, rows, step, periods)
 
     def draft_(
         self, hidden_TD: torch.Tensor, embedded_TD: torch.Tensor, state: Buffers, step: Step,
@@ -94,7 +95,5 @@ class MtpHead(nn.Module):
         layer, attention = self.parts()
         rows = (state[KEYS], state[VALUES])
         x_TD = self.joined(hidden_TD, embedded_TD, step)
-        normed_TD = layer.input_layernorm.normed(x_TD, step.ops)
-        attention.write_(normed_TD, rows, step, periods)
-        x_TD = x_TD + attention.read(normed_TD, rows, step, periods, first=1)
+        x_TD = attention.add_(x_TD, layer.input_layernorm, rows, step, periods, first=1)
         return self.norm.normed(layer.finish(x_TD, step), step.ops)

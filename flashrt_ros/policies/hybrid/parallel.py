@@ -12,8 +12,11 @@ from __future__ import annotations
 import torch
 from torch.nn import functional
 
-from flashrt_ros.policies.hybrid.layers import DeltaLayer, FullAttention, Layer, Step
+from flashrt_ros.policies.hybrid.delta_rule import delta_chunks, delta_gates
+from flashrt_ros.policies.hybrid.layers import DeltaLayer, FullAttention, Layer
 from flashrt_ros.policies.hybrid.model import HybridModel
+from flashrt_ros.policies.hybrid.ops import TORCH, gated_norm, rotate
+from flashrt_ros.policies.hybrid.step import Step
 
 _WIPE = -30.0
 """Logarithm of a decay after which nothing is left."""
@@ -105,7 +108,8 @@ def drafted_values(
 
 def _step(model: HybridModel, embedded_TBD: torch.Tensor, chunk: int) -> Step:
     positions_T = torch.arange(len(embedded_TBD), device=embedded_TBD.device)
-    return Step(model.ops(), positions_T, None, chunk)
+    # Kernels have no gradients.
+    return Step(TORCH, positions_T, None, chunk)
 
 
 def _delta(
@@ -119,7 +123,7 @@ def _delta(
         sum(window[n : n + tokens] * weight_CW[:, n] for n in range(taps))  # type: ignore[arg-type]
     )
     query, key, value = mixed_TBC.split((config.key_size, config.key_size, config.value_size), -1)
-    decay_TBH, rate_TBH = step.ops.delta_gates(
+    decay_TBH, rate_TBH = delta_gates(
         layer.in_proj_a(x_TBD), layer.in_proj_b(x_TBD), layer.A_log, layer.dt_bias
     )
     if wiped_TB is not None:
@@ -129,7 +133,7 @@ def _delta(
     keys = (tokens, count * config.linear_num_key_heads, config.linear_key_head_dim)
     values = (tokens, count * heads, config.linear_value_head_dim)
     empty_HKV = x_TBD.new_zeros(values[1], keys[2], values[2], dtype=torch.float32)
-    out, _ = step.ops.delta_chunks(
+    out, _ = delta_chunks(
         query.reshape(keys),
         key.reshape(keys),
         value.reshape(values),
@@ -140,9 +144,7 @@ def _delta(
     )
     shape = (tokens, count, heads, config.linear_value_head_dim)
     gate_TBHV = layer.in_proj_z(x_TBD).view(shape)
-    out_TBHV = step.ops.gated_norm(
-        out.reshape(shape), gate_TBHV, layer.norm.weight, config.rms_norm_eps
-    )
+    out_TBHV = gated_norm(out.reshape(shape), gate_TBHV, layer.norm.weight, config.rms_norm_eps)
     return torch.as_tensor(layer.out_proj(out_TBHV.flatten(2)))
 
 
@@ -150,7 +152,7 @@ def _heads(layer: FullAttention, x_TBD: torch.Tensor, step: Step, periods: torch
     tokens, count = x_TBD.shape[:2]
 
     def rotated(x_TBGS: torch.Tensor) -> torch.Tensor:
-        return step.ops.rotate(x_TBGS.flatten(1, 2), step.positions_T, periods).view_as(x_TBGS)
+        return rotate(x_TBGS.flatten(1, 2), step.positions_T, periods).view_as(x_TBGS)
 
     query_TBQS = layer.q_proj(x_TBD).view(tokens, count, layer.heads, -1)[..., : layer.size]
     key_TBGS = layer.k_proj(x_TBD).view(tokens, count, layer.groups, layer.size)
