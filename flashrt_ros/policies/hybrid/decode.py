@@ -163,7 +163,7 @@ class Decoder:
             window_T: ``token.last`` and the drafts.
             embedded_TD: Their embeddings.
         """
-        known_1 = None if self.drafts else limit_1
+        known_1 = None if self.drafts else limit_1.clamp(max=1)
         hidden_TD, advances = self.model.run_(embedded_TD, state, 0, known_1, self.drafts > 0)
         chosen_T = choose(hidden_TD)
         right_T = (window_T[1:] == chosen_T[:-1]).to(torch.int64)

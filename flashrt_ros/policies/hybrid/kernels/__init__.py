@@ -1,0 +1,1 @@
+"""Triton kernels in the place of ``policies.hybrid.ops``; imported on CUDA only."""

@@ -1,0 +1,128 @@
+"""The operations of the hybrid model by Triton kernels, where they fit; else by torch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from flashrt_ros.policies.hybrid.kernels.few_attend import few_attend, place_
+from flashrt_ros.policies.hybrid.kernels.few_delta import commit_, few_delta
+from flashrt_ros.policies.hybrid.kernels.linear import MOST_TOKENS, few_linear
+from flashrt_ros.policies.hybrid.ops import Norm, Ops, Rows
+from flashrt_ros.policies.hybrid.step import Advance, Step
+
+if TYPE_CHECKING:
+    from flashrt_ros.policies.hybrid.layers import DeltaLayer, FullAttention
+
+
+def joined(linears: Sequence[nn.Linear]) -> torch.Tensor:
+    """One weight over those of several layers, which become parts of it.
+
+    The first call for some layers copies them, so it must come before a graph is captured.
+    """
+    weights = [one.weight for one in linears]
+    whole = weights[0].untyped_storage().data_ptr()
+    if any(
+        weight.untyped_storage().data_ptr() != whole
+        or weight.data_ptr() != before.data_ptr() + before.numel() * before.element_size()
+        for before, weight in pairwise(weights)
+    ):
+        with torch.no_grad():
+            parts = torch.cat(weights).split([len(weight) for weight in weights])
+        for one, part in zip(linears, parts, strict=True):
+            one.weight.data = part
+    rows = sum(len(one.weight) for one in linears)
+    first = linears[0].weight.detach()
+    return first.as_strided((rows, first.shape[1]), (first.shape[1], 1))
+
+
+class TritonOps(Ops):
+    """See ``Ops``."""
+
+    def linear(self, x_TD: torch.Tensor, weight_ED: torch.Tensor) -> torch.Tensor:
+        """See ``Ops``."""
+        if len(x_TD) > MOST_TOKENS:
+            return super().linear(x_TD, weight_ED)
+        return few_linear(x_TD, weight_ED)
+
+    def normed_linear(
+        self, x_TD: torch.Tensor, norm: Norm, linears: Sequence[nn.Linear]
+    ) -> tuple[torch.Tensor, ...]:
+        """See ``Ops``; columns of one matrix."""
+        weight, sizes = joined(linears), [one.out_features for one in linears]
+        if len(x_TD) > MOST_TOKENS:
+            found = functional.linear(self.rms_norm(x_TD, norm), weight)
+        else:
+            found = few_linear(x_TD, weight, norm.weight, norm.eps)
+        if linears[0].bias is not None:
+            found = found + torch.cat([one.bias for one in linears])
+        return tuple(found.split(sizes, dim=1))
+
+    def swiglu(
+        self, x_TD: torch.Tensor, norm: Norm, gate: nn.Linear, up: nn.Linear
+    ) -> torch.Tensor:
+        """See ``Ops``."""
+        weight = joined((gate, up))
+        if len(x_TD) <= MOST_TOKENS:
+            return few_linear(x_TD, weight, norm.weight, norm.eps, gated=True)
+        gate_TE, up_TE = functional.linear(self.rms_norm(x_TD, norm), weight).chunk(2, dim=1)
+        return functional.silu(gate_TE) * up_TE
+
+    def add_linear(
+        self, x_TD: torch.Tensor, y_TE: torch.Tensor, linear: nn.Linear
+    ) -> torch.Tensor:
+        """See ``Ops``."""
+        if len(x_TD) > MOST_TOKENS or linear.bias is not None:
+            return super().add_linear(x_TD, y_TE, linear)
+        return few_linear(y_TE, linear.weight, add_TE=x_TD)
+
+    def delta(
+        self,
+        parts: tuple[torch.Tensor, ...],
+        state: tuple[torch.Tensor, torch.Tensor],
+        layer: DeltaLayer,
+        step: Step,
+    ) -> tuple[torch.Tensor, Advance | None]:
+        """See ``Ops``."""
+        if len(parts[0]) > MOST_TOKENS:
+            return super().delta(parts, state, layer, step)
+        taps_CW = layer.conv1d.weight.squeeze(1)
+        weights = (taps_CW, layer.A_log, layer.dt_bias, layer.norm.weight)
+        eps = layer.config.rms_norm_eps
+        return few_delta(parts, state, weights, eps, step.keeps, step.count_1)
+
+    def commit_(self, advance: Advance, count_1: torch.Tensor) -> None:
+        """See ``Ops``."""
+        if advance.states.dim() == advance.recurrent.dim():
+            super().commit_(advance, count_1)
+        else:
+            commit_(advance, count_1)
+
+    def place_(
+        self,
+        parts: tuple[torch.Tensor, ...],
+        rows: Rows,
+        layer: FullAttention,
+        step: Step,
+        periods: torch.Tensor,
+    ) -> torch.Tensor | None:
+        """See ``Ops``."""
+        norms = (layer.q_norm.weight, layer.k_norm.weight)
+        eps = (layer.q_norm.eps, layer.k_norm.eps)
+        return place_(parts, rows, norms, eps, step.positions_T, periods)
+
+    def attend(
+        self, query_TQS: torch.Tensor, gate_TQS: torch.Tensor, rows: Rows, step: Step, first: int
+    ) -> torch.Tensor:
+        """See ``Ops``."""
+        if len(query_TQS) > MOST_TOKENS:
+            return super().attend(query_TQS, gate_TQS, rows, step, first)
+        return few_attend(query_TQS, gate_TQS, rows, step.positions_T, first)
+
+
+TRITON = TritonOps()
