@@ -1,0 +1,379 @@
+"""``delta_rule.delta_chunks`` as Triton kernels: what a chunk does to any state, then the states.
+
+Within a chunk the rule is linear in the state S that it begins with: S' = e S + turn S + gain and
+out = ask S + own, with e the decay of the whole chunk. So all that takes matrix products of tokens
+with tokens is made for every chunk at once, and the walk from chunk to chunk is one product each:
+  A[i, j] = b_i (k_i k_j) exp(fall_i - fall_j) below the diagonal, X = (1 + A)^-1
+  change = X (b v), reads = -X (b exp(fall) k)
+  gain | turn = leaves' (change | reads), own | ask = inner (change | reads) + (0 | asks)
+``delta_rule`` names the rest. Norms, rates and decays are factors of rows and columns of products
+of queries, keys and values as they came, so in bfloat16 those enter unrounded; the state is
+carried in float32, and turned by products of the model's dtype.
+
+Tensor suffixes: those of ``delta_rule``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+
+from flashrt_ros.policies.hybrid.kernels.layout import side_by_side
+
+_EPSILON = tl.constexpr(1e-6)
+# Its exponential is 0 in float32; what is less would make sums coarse, or infinity less infinity.
+_LEAST_DECAY = tl.constexpr(-104.0)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _merge(  # type: ignore[no-untyped-def]
+    whole, system, size: tl.constexpr, width: tl.constexpr, precision: tl.constexpr
+):
+    """Merges inverses of blocks of ``width`` into those of blocks twice as wide."""
+    i = tl.arange(0, size)[:, None] // width
+    j = tl.arange(0, size)[None, :] // width
+    below = tl.where((i % 2 == 1) & (j == i - 1), system, 0.0)
+    below = tl.dot(whole, below, input_precision=precision)
+    return whole - tl.dot(below, whole, input_precision=precision)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def inverse(  # type: ignore[no-untyped-def]
+    system, size: tl.constexpr, base: tl.constexpr, precision: tl.constexpr
+):
+    """Inverse of 1 + ``system``, which is zero but below the diagonal, ``(size, size)`` float32.
+
+    Blocks of ``base`` on the diagonal by forward substitution, all at once; then neighbours are
+    merged, two by two: [[P, 0], [B, Q]]^-1 = [[P', 0], [-Q' B P', Q']]. Every number on the way
+    belongs to the inverse of a part. (Powers of the system grow like binomial coefficients where
+    keys are equal, and nothing is left of their sum.)
+    """
+    count: tl.constexpr = size // base
+    block = tl.arange(0, count)
+    same = block[:, None, None, None] == block[None, None, :, None]
+    parts = tl.reshape(system, (count, base, count, base))
+    parts = tl.sum(tl.where(same, parts, 0.0), 2)
+    i = tl.arange(0, base)[None, :, None]
+    solved = tl.where(i == tl.arange(0, base)[None, None, :], 1.0, 0.0) + tl.zeros_like(parts)
+    for row in range(1, base):
+        weight = tl.sum(tl.where(i == row, parts, 0.0), 1)
+        found = tl.sum(weight[:, :, None] * solved, 1)
+        solved = tl.where(i == row, solved - found[:, None, :], solved)
+    whole = tl.where(same, solved[:, :, None, :], 0.0)
+    whole = tl.reshape(whole, (size, size))
+    for level in tl.static_range(6):
+        if base * 2**level < size:
+            whole = _merge(whole, system, size, base * 2**level, precision)
+    return whole
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _chunk_kernel(  # type: ignore[no-untyped-def]
+    query_ptr,
+    key_ptr,
+    value_ptr,
+    decay_ptr,
+    rate_ptr,
+    move_ptr,
+    tell_ptr,
+    whole_ptr,
+    query_token,
+    query_head,
+    key_token,
+    key_head,
+    value_token,
+    value_head,
+    decay_token,
+    rate_token,
+    scale,
+    chunk: tl.constexpr,
+    keys: tl.constexpr,
+    values: tl.constexpr,
+    served: tl.constexpr,
+    block_c: tl.constexpr,
+    block_k: tl.constexpr,
+    block_s: tl.constexpr,
+    first_key: tl.constexpr,
+    base: tl.constexpr,
+    merge: tl.constexpr,
+    precision: tl.constexpr,
+):
+    part = tl.program_id(0)
+    head = tl.program_id(1)
+    n = tl.program_id(2)
+    at = n * tl.num_programs(1) + head
+    dtype: tl.constexpr = value_ptr.dtype.element_ty
+    value_slices: tl.constexpr = first_key // block_s
+    slices: tl.constexpr = value_slices + block_k // block_s
+    c = tl.arange(0, block_c)
+    known = c < chunk
+    token = n * chunk + c
+    decay = tl.load(decay_ptr + token * decay_token + head, mask=known, other=0.0)
+    rate = tl.load(rate_ptr + token * rate_token + head, mask=known, other=0.0).to(tl.float32)
+    fall = tl.cumsum(tl.maximum(decay, _LEAST_DECAY), 0)
+    # Not later than any token's, however sums were rounded.
+    end = tl.minimum(tl.min(fall, 0), 0.0)
+    if part == 0:
+        tl.store(whole_ptr + at, tl.exp(end))
+
+    k = tl.arange(0, block_k)[None, :]
+    inside = known[:, None] & (k < keys)
+    query_at = query_ptr + token[:, None] * query_token + head // served * query_head
+    key_at = key_ptr + token[:, None] * key_token + head // served * key_head
+    value_at = value_ptr + token[:, None] * value_token + head * value_head
+    query = tl.load(query_at + k, mask=inside, other=0.0)
+    key = tl.load(key_at + k, mask=inside, other=0.0)
+    wide = query.to(tl.float32)
+    query_norm = tl.rsqrt(tl.sum(wide * wide, 1) + _EPSILON) * scale
+    wide = key.to(tl.float32)
+    key_norm = tl.rsqrt(tl.sum(wide * wide, 1) + _EPSILON)
+
+    # Above the diagonal it would overflow.
+    near = tl.exp(tl.minimum(fall[:, None] - fall[None, :], 0.0))
+    near = tl.where(c[:, None] >= c[None, :], near * key_norm[None, :], 0.0)
+    system = tl.dot(key, tl.trans(key), input_precision=precision) * near
+    system = tl.where(c[:, None] > c[None, :], system * (rate * key_norm)[:, None], 0.0)
+    inner = tl.dot(query, tl.trans(key), input_precision=precision) * near
+    inner = (inner * query_norm[:, None]).to(dtype)
+    solved = inverse(system, block_c, base, merge)
+    leave = key_norm * tl.exp(end - fall)
+
+    s = tl.arange(0, block_s)[None, :]
+    row = tl.arange(0, block_k)[:, None]
+    width: tl.constexpr = slices * block_s
+    for piece in range(part, slices, tl.num_programs(0)):
+        if piece < value_slices:
+            column = piece * block_s + s
+            x = tl.load(value_at + column, mask=known[:, None] & (column < values), other=0.0)
+            factor = rate
+            ask = tl.zeros((block_c, block_s), tl.float32)
+        else:
+            column = (piece - value_slices) * block_s + s
+            within = known[:, None] & (column < keys)
+            x = tl.load(key_at + column, mask=within, other=0.0)
+            factor = -rate * key_norm * tl.exp(fall)
+            ask = tl.load(query_at + column, mask=within, other=0.0).to(tl.float32)
+            ask *= (query_norm * tl.exp(fall))[:, None]
+        change = tl.dot((solved * factor[None, :]).to(dtype), x, input_precision=precision)
+        tell = tl.dot(inner, change.to(dtype), acc=ask, input_precision=precision)
+        left = (change * leave[:, None]).to(dtype)
+        move = tl.dot(tl.trans(key), left, input_precision=precision)
+        column = piece * block_s + s
+        to = tell_ptr + at * (block_c * width) + c[:, None] * width + column
+        tl.store(to, tell.to(dtype))
+        tl.store(move_ptr + at * (block_k * width) + row * width + column, move.to(dtype))
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _told(  # type: ignore[no-untyped-def]
+    tell_ptr, state, out_ptr, at, n, head, v,
+    chunk: tl.constexpr, values: tl.constexpr, block_c: tl.constexpr, block_k: tl.constexpr,
+    first_key: tl.constexpr, width: tl.constexpr, precision: tl.constexpr,
+):  # fmt: skip
+    """Writes the outputs of a chunk that begins with ``state``, for the values ``v``."""
+    c = tl.arange(0, block_c)[:, None]
+    row = tell_ptr + at * (block_c * width) + c * width
+    own = tl.load(row + v).to(tl.float32)
+    ask = tl.load(row + first_key + tl.arange(0, block_k)[None, :])
+    out = tl.dot(ask, state, acc=own, input_precision=precision)
+    to = out_ptr + ((n * chunk + c) * tl.num_programs(1) + head) * values + v
+    tl.store(to, out.to(out_ptr.dtype.element_ty), mask=(c < chunk) & (v < values))
+
+
+# Not specialised on their number, so that one chunk is computed as each of many.
+@triton.jit(do_not_specialize=["chunks"])  # type: ignore[untyped-decorator]
+def _walk_kernel(  # type: ignore[no-untyped-def]
+    move_ptr,
+    tell_ptr,
+    whole_ptr,
+    state_ptr,
+    begin_ptr,
+    out_ptr,
+    after_ptr,
+    chunks,
+    chunk: tl.constexpr,
+    keys: tl.constexpr,
+    values: tl.constexpr,
+    block_c: tl.constexpr,
+    block_k: tl.constexpr,
+    block_v: tl.constexpr,
+    first_key: tl.constexpr,
+    width: tl.constexpr,
+    tells: tl.constexpr,
+    precision: tl.constexpr,
+    stages: tl.constexpr,
+):
+    head = tl.program_id(1)
+    dtype: tl.constexpr = move_ptr.dtype.element_ty
+    k = tl.arange(0, block_k)[:, None]
+    column = tl.arange(0, block_k)[None, :]
+    v = tl.program_id(0) * block_v + tl.arange(0, block_v)[None, :]
+    inside = (k < keys) & (v < values)
+    place = head * (keys * values) + k * values + v
+    state = tl.load(state_ptr + place, mask=inside, other=0.0)
+    for n in tl.range(0, chunks, num_stages=stages):
+        at = n * tl.num_programs(1) + head
+        begin = state.to(dtype)
+        row = move_ptr + at * (block_k * width) + k * width
+        turn = tl.load(row + first_key + column)
+        gain = tl.load(row + v).to(tl.float32)
+        whole = tl.load(whole_ptr + at)
+        if tells:
+            _told(
+                tell_ptr, begin, out_ptr, at, n, head, v,
+                chunk, values, block_c, block_k, first_key, width, precision,
+            )  # fmt: skip
+        else:
+            tl.store(begin_ptr + at * (block_k * first_key) + k * first_key + v, begin)
+        state = tl.dot(turn, begin, acc=state * whole + gain, input_precision=precision)
+    tl.store(after_ptr + place, state, mask=inside)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _tell_kernel(  # type: ignore[no-untyped-def]
+    tell_ptr,
+    begin_ptr,
+    out_ptr,
+    chunk: tl.constexpr,
+    values: tl.constexpr,
+    block_c: tl.constexpr,
+    block_k: tl.constexpr,
+    block_v: tl.constexpr,
+    first_key: tl.constexpr,
+    width: tl.constexpr,
+    precision: tl.constexpr,
+):
+    head = tl.program_id(1)
+    n = tl.program_id(2)
+    at = n * tl.num_programs(1) + head
+    k = tl.arange(0, block_k)[:, None]
+    v = tl.program_id(0) * block_v + tl.arange(0, block_v)[None, :]
+    begin = tl.load(begin_ptr + at * (block_k * first_key) + k * first_key + v)
+    _told(
+        tell_ptr, begin, out_ptr, at, n, head, v,
+        chunk, values, block_c, block_k, first_key, width, precision,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """How the work is cut; the state has the same bits for any ``parts`` and ``fused``.
+
+    Attributes:
+        chunk: Longer chunks are cut into equal ones of at most so many tokens.
+        slice: Columns of one product with the inverse.
+        base: Blocks of the inverse that are made by substitution.
+        merge: Precision of the products that merge them, in bfloat16 models.
+        parts: Programs for each chunk and head; 0 takes as many as the device is filled by.
+        chunk_warps: Of a program that makes them.
+        walk: Columns of the state that one program carries.
+        walk_warps: Of such a program.
+        stages: Chunks that it loads ahead, and one.
+        fused: Most chunks whose outputs are made during the walk, and not by a kernel behind it.
+        tell: Columns of the outputs of one program behind it.
+        tell_warps: Of such a program.
+    """
+
+    chunk: int = 64
+    slice: int = 64
+    base: int = 16
+    merge: str = "tf32"
+    parts: int = 0
+    chunk_warps: int = 4
+    walk: int = 32
+    walk_warps: int = 4
+    stages: int = 3
+    fused: int = 8
+    tell: int = 64
+    tell_warps: int = 4
+
+
+NARROW = Blocks()
+WIDE = Blocks(chunk=16, slice=16, walk=16, walk_warps=8, stages=1, tell=32)
+"""For float32, which tensor cores do not take: products are small, since all is unrolled."""
+_FILLED = 128
+
+
+def delta_chunks(
+    query_TIK: torch.Tensor,
+    key_TIK: torch.Tensor,
+    value_THV: torch.Tensor,
+    decay_TH: torch.Tensor,
+    rate_TH: torch.Tensor,
+    state_HKV: torch.Tensor,
+    chunk: int,
+    blocks: Blocks | None = None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """See ``delta_rule.delta_chunks``.
+
+    Args:
+        query_TIK: See there.
+        key_TIK: See there.
+        value_THV: See there.
+        decay_TH: See there.
+        rate_TH: See there.
+        state_HKV: Contiguous.
+        chunk: See there.
+        blocks: None: ``NARROW`` or ``WIDE``, by the dtype.
+    """
+    query_TIK, key_TIK, value_THV = map(side_by_side, (query_TIK, key_TIK, value_THV))
+    tokens, heads, values = value_THV.shape
+    keys = key_TIK.shape[-1]
+    half = value_THV.dtype != torch.float32
+    blocks = blocks or (NARROW if half else WIDE)
+    chunk = max(size for size in range(1, blocks.chunk + 1) if chunk % size == 0)
+    chunks = tokens // chunk
+    block_c, block_k = max(16, triton.next_power_of_2(chunk)), _block(keys)
+    block_s = min(blocks.slice, _block(keys), _block(values))
+    first_key = _block(values)
+    width = first_key + block_k
+    parts = min(width // block_s, blocks.parts or max(1, _FILLED // (chunks * heads)))
+    move = value_THV.new_empty((chunks, heads, block_k, width))
+    tell = value_THV.new_empty((chunks, heads, block_c, width))
+    whole = state_HKV.new_empty((chunks, heads))
+    common: dict[str, Any] = {
+        "chunk": chunk, "values": values, "block_c": block_c, "block_k": block_k,
+        "first_key": first_key, "precision": "tf32" if half else "ieee",
+    }  # fmt: skip
+    _chunk_kernel[(parts, heads, chunks)](
+        query_TIK, key_TIK, value_THV, decay_TH, rate_TH, move, tell, whole,
+        *query_TIK.stride()[:2], *key_TIK.stride()[:2], *value_THV.stride()[:2],
+        decay_TH.stride(0), rate_TH.stride(0), keys**-0.5,
+        **common, keys=keys, served=heads // key_TIK.shape[1], block_s=block_s,
+        base=min(blocks.base, block_c), merge=blocks.merge if half else "ieee",
+        num_warps=blocks.chunk_warps,
+    )  # fmt: skip
+    return _walk(move, tell, whole, state_HKV, (tokens, heads, values), blocks, common)
+
+
+def _walk(
+    move: torch.Tensor, tell: torch.Tensor, whole: torch.Tensor, state_HKV: torch.Tensor,
+    shape: tuple[int, int, int], blocks: Blocks, common: dict[str, Any],
+) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
+    chunks, heads, block_k, width = move.shape
+    common, first_key = {**common, "width": width}, common["first_key"]
+    out_THV = move.new_empty(shape)
+    after_HKV = torch.empty_like(state_HKV)
+    tells = chunks <= blocks.fused
+    begin = move if tells else move.new_empty((chunks, heads, block_k, first_key))
+    block_v = min(blocks.walk, first_key)
+    _walk_kernel[(first_key // block_v, heads)](
+        move, tell, whole, state_HKV, begin, out_THV, after_HKV, chunks,
+        **common, keys=state_HKV.shape[1], block_v=block_v, tells=tells, stages=blocks.stages,
+        num_warps=blocks.walk_warps,
+    )  # fmt: skip
+    if not tells:
+        block_v = min(blocks.tell, first_key)
+        _tell_kernel[(first_key // block_v, heads, chunks)](
+            tell, begin, out_THV, **common, block_v=block_v, num_warps=blocks.tell_warps
+        )
+    return out_THV, after_HKV
+
+
+def _block(size: int) -> int:
+    # The least that the tensor cores take.
+    return int(max(16, triton.next_power_of_2(size)))

@@ -1,0 +1,341 @@
+"""Cases for the prefill kernels of the hybrid model: inputs, what a kernel makes, what it should.
+
+Run as a program it checks the small ones under Triton's interpreter, on the CPU.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from hybrid_reference import small_config
+from torch.nn import functional
+
+from flashrt_ros.bench.random_hybrid import SIZES
+from flashrt_ros.policies.hybrid import delta_rule, ops
+from flashrt_ros.policies.hybrid.decode import Decoder
+from flashrt_ros.policies.hybrid.model import HybridModel
+from flashrt_ros.runtime.buffers import ROWS_LENGTH, ROWS_SPEC
+
+Tensors = tuple[torch.Tensor, ...]
+
+
+@dataclass
+class Case:
+    """One comparison.
+
+    Attributes:
+        name: Of it.
+        run: Makes tensors by kernels.
+        expected: Makes the same in float32 or float64 by torch.
+        limit: Largest relative error, as norms.
+        beside: Makes the same by torch in the dtype of the kernels: the error may be twice its.
+    """
+
+    name: str
+    run: Callable[[], Tensors]
+    expected: Callable[[], Tensors]
+    limit: float
+    beside: Callable[[], Tensors] | None = None
+
+    def errors(self) -> list[tuple[float, float]]:
+        """Relative error and limit of each tensor; not a number where one of it is none."""
+        expected = self.expected()
+        found = list(map(error, self.run(), expected))
+        beside = list(map(error, self.beside(), expected)) if self.beside else [0.0] * len(found)
+        return [(a, max(self.limit, 2 * b)) for a, b in zip(found, beside, strict=True)]
+
+
+def good(errors: list[tuple[float, float]]) -> bool:
+    return all(found <= limit for found, limit in errors)
+
+
+def error(found: torch.Tensor, expected: torch.Tensor) -> float:
+    assert found.shape == expected.shape
+    apart = (found.double() - expected.double()).norm() / expected.double().norm().clamp(min=1e-30)
+    return float(apart)
+
+
+class Draw:
+    """Random tensors on a device, the same each time."""
+
+    def __init__(self, device: str, dtype: torch.dtype, seed: int = 0) -> None:
+        self.device, self.dtype = device, dtype
+        self.generator = torch.Generator(device).manual_seed(seed)
+
+    def __call__(self, *shape: int, dtype: torch.dtype | None = None) -> torch.Tensor:
+        draw = torch.randn(shape, generator=self.generator, device=self.device)
+        return draw.to(dtype or self.dtype)
+
+    def even(self, *shape: int) -> torch.Tensor:
+        return torch.rand(shape, generator=self.generator, device=self.device)
+
+
+def limit(dtype: torch.dtype) -> float:
+    return 2e-6 if dtype == torch.float32 else 5e-3
+
+
+def delta_inputs(
+    draw: Draw, tokens: int, heads: tuple[int, int], size: tuple[int, int], kind: str = "random"
+) -> Tensors:
+    """What ``delta_chunks`` takes; queries, keys and values are parts of one tensor.
+
+    ``kind``: ``random``; ``equal`` keys with rates of 1 and no decay; ``deep`` decays, down to
+    where only logarithms hold them; ``pads`` in the last third.
+    """
+    (few, many), (keys, values) = heads, size
+    parts = (few * keys, few * keys, many * values)
+    query, key, value = draw(tokens, sum(parts)).split(parts, dim=1)
+    decay, rate = -0.2 * draw.even(tokens, many), draw.even(tokens, many).to(draw.dtype)
+    if kind == "equal":
+        key[:] = key[:1].clone()
+        rate[:], decay[:] = 1.0, 0.0
+    elif kind == "deep":
+        decay = -torch.exp(6.0 * draw(tokens, many, dtype=torch.float32))
+        decay[3::7] = -1e30
+    elif kind == "pads":
+        value = value.t().contiguous().t()
+        rate[tokens - tokens // 3 :] = 0.0
+        decay[tokens - tokens // 3 :] = 0.0
+    state = draw(many, keys, values, dtype=torch.float32)
+    views = (query.view(tokens, few, keys), key.view(tokens, few, keys))
+    return (*views, value.view(tokens, many, values), decay, rate, state)
+
+
+def delta_expected(query: Any, key: Any, value: Any, *more: Any) -> Tensors:
+    """By steps in float32, rounded nowhere."""
+    out, states = delta_rule.delta_steps(query.float(), key.float(), value.float(), *more)
+    return out, states[-1]
+
+
+def delta_cases(draw: Draw, small: bool) -> Iterator[Case]:
+    from flashrt_ros.policies.hybrid.kernels.chunk import delta_chunks
+
+    shapes = [(48, (2, 4), (16, 16), 16), (40, (3, 6), (12, 4), 20), (128, (1, 1), (32, 64), 64)]
+    if not small:
+        shapes += [(256, (2, 2), (64, 64), 128), (1024, (1, 2), (64, 64), 64)]
+        shapes += [(64, (16, 16), (128, 128), 64), (640, (16, 16), (128, 128), 64)]
+    for shape in shapes:
+        for kind in ("random", "equal", "deep", "pads"):
+            tensors = delta_inputs(draw, *shape[:3], kind)
+            yield Case(
+                f"delta_chunks {shape} {kind}",
+                lambda tensors=tensors, chunk=shape[3]: delta_chunks(*tensors, chunk),
+                lambda tensors=tensors: delta_expected(*tensors),
+                # Sums of deep decays are coarse: float32 holds 104 to 4e-6.
+                limit(draw.dtype) * (50 if kind == "deep" and draw.dtype == torch.float32 else 2),
+            )
+
+
+def rows_of(draw: Draw, capacity: int, groups: int, size: int, written: int) -> Tensors:
+    """Keys and values as parts of longer records; behind the written ones there is no number."""
+    record = draw(capacity, 3, 2, groups, size)
+    record[written:] = torch.nan
+    return record[:, 1, 0], record[:, 1, 1]
+
+
+def attend_cases(draw: Draw, small: bool) -> Iterator[Case]:
+    from flashrt_ros.policies.hybrid.kernels.attention import attend
+
+    # Tokens, query heads, groups, size of a head, rows before, first.
+    shapes = [(20, 4, 2, 16, 0, 0), (5, 3, 1, 24, 37, 0), (33, 2, 2, 32, 70, 3)]
+    if not small:
+        shapes += [(64, 8, 2, 256, before, 0) for before in (0, 17, 960, 5000)]
+        shapes += [(t, 8, 2, 256, 1000, 0) for t in (65, 256, 777, 2048)]
+        shapes += [(256, 8, 2, 64, 300, 1), (256, 6, 2, 128, 64, 0), (128, 8, 8, 64, 0, 0)]
+    for shape in shapes:
+        tokens, heads, groups, size, before, first = shape
+        query = draw(tokens, heads, 2 * size)[..., :size]
+        rows = rows_of(draw, before + tokens + 9, groups, size, before + tokens)
+        positions = torch.arange(before, before + tokens, device=draw.device)
+        yield Case(
+            f"attend {shape}",
+            lambda a=(query, *rows, positions, first): (attend(*a),),
+            lambda a=(query, *rows), b=(positions, first): (
+                ops.attend(*(x.float().contiguous() for x in a), *b),
+            ),
+            limit(draw.dtype),
+        )
+
+
+def silu_product(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
+    return functional.silu(gate) * up
+
+
+def other_cases(draw: Draw, small: bool) -> Iterator[Case]:
+    from flashrt_ros.policies.hybrid.kernels import convolve, norm, rotate
+
+    def case(name: str, run: Callable[[], Any], expected: Callable[[], Any]) -> Case:
+        def listed(f: Callable[[], Any]) -> Tensors:
+            made = f()
+            return made if isinstance(made, tuple) else (made,)
+
+        return Case(name, lambda: listed(run), lambda: listed(expected), limit(draw.dtype))
+
+    for tokens, width in [(5, 24), (3, 2048)] + ([] if small else [(64, 2048), (1000, 5632)]):
+        x, more, weight = draw(tokens, width), draw(tokens, width), 0.1 * draw(width)
+        wide, total = x.float(), (x + more).float()
+        size = f"({tokens}, {width})"
+        yield case(
+            f"rms_norm {size}",
+            lambda a=(x, weight): norm.rms_norm(*a, 1e-6),
+            lambda a=(wide, weight): ops.rms_norm(*a, 1e-6),
+        )
+        yield case(
+            f"add_norm {size}",
+            lambda a=(x, more, weight): norm.add_norm(*a, 1e-6),
+            lambda a=(total, weight): (a[0], ops.rms_norm(*a, 1e-6)),
+        )
+        both = draw(tokens, 2 * width)
+        yield case(
+            f"silu_product {size}",
+            lambda a=both: norm.silu_product(*a.chunk(2, -1)),
+            lambda a=both: silu_product(*a.float().chunk(2, -1)),
+        )
+    for shape in [(7, 3, 12), (9, 2, 16)] + ([] if small else [(64, 16, 128), (1000, 16, 128)]):
+        x, gate = draw(*shape), draw(shape[0], 2, *shape[1:])[:, 1]
+        weight = 1 + 0.1 * draw(shape[-1])
+        yield case(
+            f"gated_norm {shape}",
+            lambda a=(x, gate, weight): norm.gated_norm(*a, 1e-6),
+            lambda a=(x, gate, weight): ops.gated_norm(*(b.float() for b in a), 1e-6),
+        )
+    sizes = [(1, 20, 4), (21, 136, 3)] + ([] if small else [(64, 6144, 4), (1000, 6144, 4)])
+    for tokens, channels, taps in sizes:
+        window, weight = draw(tokens + taps - 1, 2 * channels), 0.5 * draw(channels, taps)
+        window = window[:, channels:]
+        a = (window, weight)
+        yield case(
+            f"convolve ({tokens}, {channels}, {taps})",
+            lambda a=a: convolve.convolve(*a),
+            lambda a=a: ops.convolve(a[0].float(), a[1].float()),
+        )
+    heads = [(6, 4, 16, 2), (1, 3, 24, 3)] + (
+        [] if small else [(64, 8, 256, 32), (999, 2, 256, 32)]
+    )
+    for tokens, count, size, pairs in heads:
+        x, weight = draw(tokens, count, 2 * size)[..., :size], 0.1 * draw(size)
+        periods = 1e4 ** -torch.linspace(0, 1, pairs, device=draw.device)
+        positions = torch.arange(tokens, device=draw.device) + 1234
+        out = torch.full((tokens + 1300, 3, count, size), 7.0, device=draw.device).to(draw.dtype)
+        given = draw(tokens, count, size)
+
+        def written(
+            x: Any = x, weight: Any = weight, positions: Any = positions, periods: Any = periods,
+            out: Any = out, given: Any = given,
+        ) -> Tensors:  # fmt: skip
+            values = (given, out[:, 2])
+            rotate.norm_rotate_(x, weight, 1e-6, positions, periods, out[:, 0], True, values)
+            return (out[positions], out)
+
+        def expected(
+            x: Any = x, weight: Any = weight, positions: Any = positions, periods: Any = periods,
+            out: Any = out, given: Any = given,
+        ) -> Tensors:  # fmt: skip
+            made = torch.full_like(out, 7.0, dtype=torch.float32)
+            made[positions, 0] = ops.rotate(
+                ops.rms_norm(x.float(), weight, 1e-6), positions, periods
+            )
+            made[positions, 2] = given.float()
+            return (made[positions], made)
+
+        shape = (tokens, count, size, pairs)
+        yield case(f"norm_rotate_ {shape}", written, expected)
+        yield case(
+            f"rotate {shape}",
+            lambda a=(x, positions, periods): rotate.rotate(*a),
+            lambda a=x, b=(positions, periods): ops.rotate(a.float(), *b),
+        )
+
+
+def kernels() -> ops.Ops:
+    """All of them, as operations of a model."""
+    from flashrt_ros.policies.hybrid.kernels import attention, chunk, convolve, norm, rotate
+
+    return ops.Ops(
+        rms_norm=norm.rms_norm,
+        gated_norm=norm.gated_norm,
+        convolve=convolve.convolve,
+        rotate=rotate.rotate,
+        attend=attention.attend,
+        delta_chunks=chunk.delta_chunks,
+    )
+
+
+def model_cases(draw: Draw, small: bool) -> Iterator[Case]:
+    """Two passes of a model, the second one half pads: hidden values, and each buffer of state."""
+    sizes = [(small_config(dtype=str(draw.dtype)[6:]), 16)]
+    if not small:
+        sizes += [(replace(SIZES[n], dtype=str(draw.dtype)[6:], mtp=False), 64) for n in SIZES]
+    for config, chunk in sizes:
+        if config.hidden_size > 1024:
+            config = replace(config, layer_types=config.layer_types[:4], vocab_size=64)
+        model = HybridModel(config).to(draw.device)
+        with torch.no_grad():
+            for name, parameter in model.named_parameters():
+                scale = 0.3 if "norm" in name else parameter.shape[-1] ** -0.5
+                base = 1.0 if name.endswith("linear_attn.norm.weight") else 0.0
+                parameter.copy_(base + scale * draw(*parameter.shape))
+        embedded = draw(4 * chunk, config.hidden_size)
+
+        def run(model: Any, embedded: Any, chunk: int, made: ops.Ops) -> Tensors:
+            model.ops = lambda: made
+            layout = [*Decoder(model).layout(6 * chunk), ROWS_SPEC]
+            state = {}
+            for spec in layout:
+                shape = (spec.capacity, *spec.shape) if spec.capacity else spec.shape
+                # Rows that were never written are no numbers.
+                value = torch.nan if spec.capacity else 0
+                state[spec.name] = torch.full(
+                    shape, value, dtype=spec.dtype, device=embedded.device
+                )
+            hidden, tokens = [], 2 * chunk
+            with torch.no_grad():
+                for count in (tokens, tokens - chunk // 2):
+                    part = embedded[len(hidden) * tokens :][:tokens]
+                    count_1 = torch.full((1,), count, device=embedded.device)
+                    found, advances = model.run_(part, state, chunk, count_1)
+                    for advance in advances:
+                        advance.commit_(count_1)
+                    state[ROWS_LENGTH].add_(count_1)
+                    hidden.append(found[:count])
+            buffers = (x for name, x in state.items() if name.endswith(("recurrent", "conv")))
+            return (torch.cat(hidden), *(x.clone() for x in buffers))
+
+        def exact(model: Any, embedded: Any, chunk: int) -> Tensors:
+            wide = HybridModel(replace(model.config, dtype="float32")).to(embedded.device)
+            wide.load_state_dict(model.state_dict())
+            return run(wide, embedded.float(), chunk, ops.TORCH)
+
+        yield Case(
+            f"model {config.hidden_size}",
+            lambda a=(model, embedded, chunk): run(*a, kernels()),
+            lambda a=(model, embedded, chunk): exact(*a),
+            limit(draw.dtype),
+            lambda a=(model, embedded, chunk): run(*a, ops.TORCH),
+        )
+
+
+def all_cases(device: str, dtype: torch.dtype, small: bool) -> Iterator[Case]:
+    draw = Draw(device, dtype)
+    for cases in (delta_cases, attend_cases, other_cases, model_cases):
+        yield from cases(draw, small)
+
+
+def main() -> int:
+    """Prints each case and its errors; returns how many fail."""
+    torch.set_num_threads(1)
+    failed = 0
+    # Its bfloat16 products are of the bits, not of the numbers.
+    for case in all_cases("cpu", torch.float32, small=True):
+        errors = case.errors()
+        failed += not good(errors)
+        print("ok" if good(errors) else "FAILED", case.name, errors, flush=True)
+    return failed
+
+
+if __name__ == "__main__":
+    sys.exit(main())
