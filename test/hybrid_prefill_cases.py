@@ -17,6 +17,11 @@ from torch.nn import functional
 from flashrt_ros.bench.random_hybrid import SIZES
 from flashrt_ros.policies.hybrid import delta_rule, ops
 from flashrt_ros.policies.hybrid.decode import Decoder
+from flashrt_ros.policies.hybrid.kernels import convolve, rotate
+from flashrt_ros.policies.hybrid.kernels import norm as norms
+from flashrt_ros.policies.hybrid.kernels.attention import attend
+from flashrt_ros.policies.hybrid.kernels.chunk import delta_chunks
+from flashrt_ros.policies.hybrid.kernels.many_delta import many_delta
 from flashrt_ros.policies.hybrid.model import HybridModel
 from flashrt_ros.runtime.buffers import ROWS_LENGTH, ROWS_SPEC
 
@@ -42,8 +47,13 @@ class Case:
     beside: Callable[[], Tensors] | None = None
 
     def errors(self) -> list[tuple[float, float]]:
-        """Relative error and limit of each tensor; not a number where one of it is none."""
+        """Relative error and limit of each tensor; not a number where one of it is none.
+
+        The control: the same numbers, one token late, are beyond the limit.
+        """
         expected = self.expected()
+        late = expected[0].roll(1, 0)
+        assert len(late) == 1 or error(late, expected[0]) > self.limit, "the control is as good"
         found = list(map(error, self.run(), expected))
         beside = list(map(error, self.beside(), expected)) if self.beside else [0.0] * len(found)
         return [(a, max(self.limit, 2 * b)) for a, b in zip(found, beside, strict=True)]
@@ -112,8 +122,6 @@ def delta_expected(query: Any, key: Any, value: Any, *more: Any) -> Tensors:
 
 
 def delta_cases(draw: Draw, small: bool) -> Iterator[Case]:
-    from flashrt_ros.policies.hybrid.kernels.chunk import delta_chunks
-
     shapes = [(48, (2, 4), (16, 16), 16), (40, (3, 6), (12, 4), 20), (128, (1, 1), (32, 64), 64)]
     if not small:
         shapes += [(256, (2, 2), (64, 64), 128), (1024, (1, 2), (64, 64), 64)]
@@ -137,9 +145,12 @@ def rows_of(draw: Draw, capacity: int, groups: int, size: int, written: int) -> 
     return record[:, 1, 0], record[:, 1, 1]
 
 
-def attend_cases(draw: Draw, small: bool) -> Iterator[Case]:
-    from flashrt_ros.policies.hybrid.kernels.attention import attend
+def attended(tensors: Tensors, more: Any, gate: torch.Tensor) -> Tensors:
+    found = ops.attend(*(x.float().contiguous() for x in tensors), *more)
+    return found, found * gate.float().sigmoid()
 
+
+def attend_cases(draw: Draw, small: bool) -> Iterator[Case]:
     # Tokens, query heads, groups, size of a head, rows before, first.
     shapes = [(20, 4, 2, 16, 0, 0), (5, 3, 1, 24, 37, 0), (33, 2, 2, 32, 70, 3)]
     if not small:
@@ -148,15 +159,13 @@ def attend_cases(draw: Draw, small: bool) -> Iterator[Case]:
         shapes += [(256, 8, 2, 64, 300, 1), (256, 6, 2, 128, 64, 0), (128, 8, 8, 64, 0, 0)]
     for shape in shapes:
         tokens, heads, groups, size, before, first = shape
-        query = draw(tokens, heads, 2 * size)[..., :size]
+        query, gate = draw(tokens, heads, 2 * size).chunk(2, -1)
         rows = rows_of(draw, before + tokens + 9, groups, size, before + tokens)
         positions = torch.arange(before, before + tokens, device=draw.device)
         yield Case(
             f"attend {shape}",
-            lambda a=(query, *rows, positions, first): (attend(*a),),
-            lambda a=(query, *rows), b=(positions, first): (
-                ops.attend(*(x.float().contiguous() for x in a), *b),
-            ),
+            lambda a=(query, *rows, positions, first), gate=gate: (attend(*a), attend(*a, gate)),
+            lambda a=(query, *rows), b=(positions, first), gate=gate: attended(a, b, gate),
             limit(draw.dtype),
         )
 
@@ -166,8 +175,6 @@ def silu_product(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
 
 
 def other_cases(draw: Draw, small: bool) -> Iterator[Case]:
-    from flashrt_ros.policies.hybrid.kernels import convolve, norm, rotate
-
     def case(name: str, run: Callable[[], Any], expected: Callable[[], Any]) -> Case:
         def listed(f: Callable[[], Any]) -> Tensors:
             made = f()
@@ -176,23 +183,17 @@ def other_cases(draw: Draw, small: bool) -> Iterator[Case]:
         return Case(name, lambda: listed(run), lambda: listed(expected), limit(draw.dtype))
 
     for tokens, width in [(5, 24), (3, 2048)] + ([] if small else [(64, 2048), (1000, 5632)]):
-        x, more, weight = draw(tokens, width), draw(tokens, width), 0.1 * draw(width)
-        wide, total = x.float(), (x + more).float()
+        x, weight = draw(tokens, width), 0.1 * draw(width)
         size = f"({tokens}, {width})"
         yield case(
             f"rms_norm {size}",
-            lambda a=(x, weight): norm.rms_norm(*a, 1e-6),
-            lambda a=(wide, weight): ops.rms_norm(*a, 1e-6),
-        )
-        yield case(
-            f"add_norm {size}",
-            lambda a=(x, more, weight): norm.add_norm(*a, 1e-6),
-            lambda a=(total, weight): (a[0], ops.rms_norm(*a, 1e-6)),
+            lambda a=(x, weight): norms.rms_norm(*a, 1e-6),
+            lambda a=(x, weight): ops.rms_norm(a[0].float(), a[1], 1e-6),
         )
         both = draw(tokens, 2 * width)
         yield case(
             f"silu_product {size}",
-            lambda a=both: norm.silu_product(*a.chunk(2, -1)),
+            lambda a=both: norms.silu_product(*a.chunk(2, -1)),
             lambda a=both: silu_product(*a.float().chunk(2, -1)),
         )
     for shape in [(7, 3, 12), (9, 2, 16)] + ([] if small else [(64, 16, 128), (1000, 16, 128)]):
@@ -200,7 +201,7 @@ def other_cases(draw: Draw, small: bool) -> Iterator[Case]:
         weight = 1 + 0.1 * draw(shape[-1])
         yield case(
             f"gated_norm {shape}",
-            lambda a=(x, gate, weight): norm.gated_norm(*a, 1e-6),
+            lambda a=(x, gate, weight): norms.gated_norm(*a, 1e-6),
             lambda a=(x, gate, weight): ops.gated_norm(*(b.float() for b in a), 1e-6),
         )
     sizes = [(1, 20, 4), (21, 136, 3)] + ([] if small else [(64, 6144, 4), (1000, 6144, 4)])
@@ -251,18 +252,38 @@ def other_cases(draw: Draw, small: bool) -> Iterator[Case]:
         )
 
 
-def kernels() -> ops.Ops:
+class Kernels(ops.Ops):
     """All of them, as operations of a model."""
-    from flashrt_ros.policies.hybrid.kernels import attention, chunk, convolve, norm, rotate
 
-    return ops.Ops(
-        rms_norm=norm.rms_norm,
-        gated_norm=norm.gated_norm,
-        convolve=convolve.convolve,
-        rotate=rotate.rotate,
-        attend=attention.attend,
-        delta_chunks=chunk.delta_chunks,
-    )
+    def rms_norm(self, x_D: torch.Tensor, norm: ops.Norm) -> torch.Tensor:
+        return norms.rms_norm(x_D, norm.weight, norm.eps)
+
+    def swiglu(self, x_TD: torch.Tensor, norm: ops.Norm, gate: Any, up: Any) -> torch.Tensor:
+        gate_TE, up_TE = self.normed_linear(x_TD, norm, (gate, up))
+        return norms.silu_product(gate_TE, up_TE)
+
+    def delta(self, parts: Tensors, state: Any, layer: Any, step: Any) -> Any:
+        weights = (layer.conv1d.weight.squeeze(1), layer.A_log, layer.dt_bias, layer.norm.weight)
+        eps = layer.config.rms_norm_eps
+        return many_delta(parts, state, weights, eps, step.chunk, step.count_1), None
+
+    def attend(
+        self, query_TQS: torch.Tensor, gate_TQS: torch.Tensor, rows: Any, step: Any, first: int
+    ) -> torch.Tensor:
+        found = attend(query_TQS, *rows, step.positions_T, first, gate_TQS)
+        return found.reshape(len(query_TQS), -1)
+
+    def place_(
+        self, parts: Tensors, rows: Any, layer: Any, step: Any, periods: torch.Tensor
+    ) -> torch.Tensor | None:
+        shape, where = (-1, layer.groups, layer.size), (step.positions_T, periods)
+        key, value = (x.unflatten(1, shape[1:]) for x in parts[-2:])
+        rotate.norm_rotate_(
+            key, layer.k_norm.weight, layer.k_norm.eps, *where, rows[0], True, (value, rows[1])
+        )
+        query = parts[0].unflatten(1, (layer.heads, 2 * layer.size))[..., : layer.size]
+        out = query.new_empty(query.shape)
+        return rotate.norm_rotate_(query, layer.q_norm.weight, layer.q_norm.eps, *where, out)
 
 
 def model_cases(draw: Draw, small: bool) -> Iterator[Case]:
@@ -299,7 +320,7 @@ def model_cases(draw: Draw, small: bool) -> Iterator[Case]:
                     count_1 = torch.full((1,), count, device=embedded.device)
                     found, advances = model.run_(part, state, chunk, count_1)
                     for advance in advances:
-                        advance.commit_(count_1)
+                        made.commit_(advance, count_1)
                     state[ROWS_LENGTH].add_(count_1)
                     hidden.append(found[:count])
             buffers = (x for name, x in state.items() if name.endswith(("recurrent", "conv")))
@@ -312,7 +333,7 @@ def model_cases(draw: Draw, small: bool) -> Iterator[Case]:
 
         yield Case(
             f"model {config.hidden_size}",
-            lambda a=(model, embedded, chunk): run(*a, kernels()),
+            lambda a=(model, embedded, chunk): run(*a, Kernels()),
             lambda a=(model, embedded, chunk): exact(*a),
             limit(draw.dtype),
             lambda a=(model, embedded, chunk): run(*a, ops.TORCH),

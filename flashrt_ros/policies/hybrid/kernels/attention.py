@@ -79,16 +79,27 @@ def _range(  # type: ignore[no-untyped-def]
 
 
 @triton.jit  # type: ignore[untyped-decorator]
+def _gated(mixed, gate_at, inside, dtype: tl.constexpr):  # type: ignore[no-untyped-def]
+    """What was found, times the sigmoid of its gate; rounded where torch rounds."""
+    gate = tl.load(gate_at, mask=inside, other=0.0).to(tl.float32)
+    gate = (1.0 / (1.0 + tl.exp(-gate))).to(dtype).to(tl.float32)
+    return mixed.to(dtype).to(tl.float32) * gate
+
+
+@triton.jit  # type: ignore[untyped-decorator]
 def _attend_kernel(  # type: ignore[no-untyped-def]
     query_ptr,
     key_ptr,
     value_ptr,
     positions_ptr,
+    gate_ptr,
     out_ptr,
     top_ptr,
     total_ptr,
     query_token,
     query_head,
+    gate_token,
+    gate_head,
     key_row,
     key_group,
     value_row,
@@ -103,6 +114,7 @@ def _attend_kernel(  # type: ignore[no-untyped-def]
     block_n: tl.constexpr,
     block_s: tl.constexpr,
     splits: tl.constexpr,
+    gates: tl.constexpr,
     hides: tl.constexpr,
     precision: tl.constexpr,
     stages: tl.constexpr,
@@ -142,14 +154,17 @@ def _attend_kernel(  # type: ignore[no-untyped-def]
             )  # fmt: skip
         heads = tl.num_programs(1) * shared
         to = token * heads + head
+        inside = known[:, None] & (s < size)[None, :]
         if splits:
             to += part * (tokens * heads)
             tl.store(top_ptr + to, top, mask=known)
             tl.store(total_ptr + to, total, mask=known)
         else:
             mixed = mixed / total[:, None]
+            if gates:
+                gate_at = (token * gate_token + head * gate_head)[:, None] + s[None, :]
+                mixed = _gated(mixed, gate_ptr + gate_at, inside, out_ptr.dtype.element_ty)
         out_at = out_ptr + to.to(tl.int64)[:, None] * size + s[None, :]
-        inside = known[:, None] & (s < size)[None, :]
         tl.store(out_at, mixed.to(out_ptr.dtype.element_ty), mask=inside)
 
 
@@ -159,8 +174,12 @@ def _join_kernel(  # type: ignore[no-untyped-def]
     top_ptr,
     total_ptr,
     positions_ptr,
+    gate_ptr,
     out_ptr,
     tokens,
+    gate_token,
+    gate_head,
+    gates: tl.constexpr,
     size: tl.constexpr,
     parts: tl.constexpr,
     block_t: tl.constexpr,
@@ -180,6 +199,9 @@ def _join_kernel(  # type: ignore[no-untyped-def]
     inside = (p < used)[:, None] & (s < size)
     mixed = tl.load(mixed_ptr + at.to(tl.int64)[:, None] * size + s, mask=inside, other=0.0)
     mixed = tl.sum(mixed * share[:, None], 0)[None, :] / tl.sum(total * share, 0)
+    if gates:
+        gate_at = gate_ptr + token * gate_token + tl.program_id(1) * gate_head + s
+        mixed = _gated(mixed, gate_at, s < size, out_ptr.dtype.element_ty)
     to = out_ptr + (token * heads + tl.program_id(1)) * size + s
     tl.store(to, mixed.to(out_ptr.dtype.element_ty), mask=s < size)
 
@@ -216,6 +238,7 @@ def attend(
     values_NGS: torch.Tensor,
     positions_T: torch.Tensor,
     first: int = 0,
+    gate_TQS: torch.Tensor | None = None,
     blocks: Blocks | None = None,
 ) -> torch.Tensor:
     """See ``ops.attend``.
@@ -226,6 +249,7 @@ def attend(
         values_NGS: The same.
         positions_T: See there.
         first: See there.
+        gate_TQS: What is found is multiplied by its sigmoid.
         blocks: None: ``NARROW`` or ``WIDE``, by dtype and size of a head.
     """
     query_TQS = side_by_side(query_TQS)
@@ -244,18 +268,21 @@ def attend(
         mixed = out_TQS.new_empty((parts, tokens, heads, size), dtype=torch.float32)
         top, total = mixed.new_empty((2, parts, tokens, heads))
     block_s = max(16, triton.next_power_of_2(size))
+    gate_TQS = query_TQS if gate_TQS is None else side_by_side(gate_TQS)
+    gates = gate_TQS is not query_TQS
     _attend_kernel[(grid[0], groups, parts)](
-        query_TQS, keys_NGS, values_NGS, positions_T, mixed, top, total,
-        *query_TQS.stride()[:2], *keys_NGS.stride()[:2], *values_NGS.stride()[:2],
-        tokens, first, size**-0.5 * _LOG2_E,
+        query_TQS, keys_NGS, values_NGS, positions_T, gate_TQS, mixed, top, total,
+        *query_TQS.stride()[:2], *gate_TQS.stride()[:2], *keys_NGS.stride()[:2],
+        *values_NGS.stride()[:2], tokens, first, size**-0.5 * _LOG2_E,
         size=size, shared=heads // groups, block_t=block_t, block_q=block_q, block_n=blocks.rows,
-        block_s=block_s, splits=parts > 1, hides=first > 0, precision="tf32" if half else "ieee",
-        stages=blocks.stages, num_warps=blocks.warps,
+        block_s=block_s, splits=parts > 1, gates=gates, hides=first > 0,
+        precision="tf32" if half else "ieee", stages=blocks.stages, num_warps=blocks.warps,
     )  # fmt: skip
     if parts > 1:
         _join_kernel[(tokens, heads)](
-            mixed, top, total, positions_T, out_TQS, tokens,
-            size=size, parts=parts, block_t=block_t, block_n=blocks.rows,
-            block_p=triton.next_power_of_2(parts), block_s=block_s, num_warps=4,
+            mixed, top, total, positions_T, gate_TQS, out_TQS, tokens,
+            *gate_TQS.stride()[:2], gates=gates, size=size, parts=parts, block_t=block_t,
+            block_n=blocks.rows, block_p=triton.next_power_of_2(parts), block_s=block_s,
+            num_warps=4,
         )  # fmt: skip
     return out_TQS

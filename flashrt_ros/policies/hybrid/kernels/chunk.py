@@ -22,6 +22,7 @@ import torch
 import triton
 import triton.language as tl
 
+from flashrt_ros.policies.hybrid.kernels.few_delta import shift
 from flashrt_ros.policies.hybrid.kernels.layout import side_by_side
 
 _EPSILON = tl.constexpr(1e-6)
@@ -78,6 +79,9 @@ def _chunk_kernel(  # type: ignore[no-untyped-def]
     value_ptr,
     decay_ptr,
     rate_ptr,
+    speed_ptr,
+    bias_ptr,
+    count_ptr,
     move_ptr,
     tell_ptr,
     whole_ptr,
@@ -90,6 +94,8 @@ def _chunk_kernel(  # type: ignore[no-untyped-def]
     decay_token,
     rate_token,
     scale,
+    raw: tl.constexpr,
+    counted: tl.constexpr,
     chunk: tl.constexpr,
     keys: tl.constexpr,
     values: tl.constexpr,
@@ -112,8 +118,20 @@ def _chunk_kernel(  # type: ignore[no-untyped-def]
     c = tl.arange(0, block_c)
     known = c < chunk
     token = n * chunk + c
-    decay = tl.load(decay_ptr + token * decay_token + head, mask=known, other=0.0)
+    decay = tl.load(decay_ptr + token * decay_token + head, mask=known, other=0.0).to(tl.float32)
     rate = tl.load(rate_ptr + token * rate_token + head, mask=known, other=0.0).to(tl.float32)
+    if raw:
+        # As ``delta_rule.delta_gates``; pads leave no trace.
+        decay += tl.load(bias_ptr + head)
+        power = tl.exp(tl.minimum(decay, 20.0))
+        few = tl.where(decay < -10.0, power, tl.log(1.0 + power))
+        decay = -tl.exp(tl.load(speed_ptr + head)) * tl.where(decay > 20.0, decay, few)
+        rate = (1.0 / (1.0 + tl.exp(-rate))).to(dtype).to(tl.float32)
+        real = known
+        if counted:
+            real &= token < tl.load(count_ptr)
+        decay = tl.where(real, decay, 0.0)
+        rate = tl.where(real, rate, 0.0)
     fall = tl.cumsum(tl.maximum(decay, _LEAST_DECAY), 0)
     # Not later than any token's, however sums were rounded.
     end = tl.minimum(tl.min(fall, 0), 0.0)
@@ -168,42 +186,21 @@ def _chunk_kernel(  # type: ignore[no-untyped-def]
         tl.store(move_ptr + at * (block_k * width) + row * width + column, move.to(dtype))
 
 
-@triton.jit  # type: ignore[untyped-decorator]
-def _told(  # type: ignore[no-untyped-def]
-    tell_ptr, state, out_ptr, at, n, head, v,
-    chunk: tl.constexpr, values: tl.constexpr, block_c: tl.constexpr, block_k: tl.constexpr,
-    first_key: tl.constexpr, width: tl.constexpr, precision: tl.constexpr,
-):  # fmt: skip
-    """Writes the outputs of a chunk that begins with ``state``, for the values ``v``."""
-    c = tl.arange(0, block_c)[:, None]
-    row = tell_ptr + at * (block_c * width) + c * width
-    own = tl.load(row + v).to(tl.float32)
-    ask = tl.load(row + first_key + tl.arange(0, block_k)[None, :])
-    out = tl.dot(ask, state, acc=own, input_precision=precision)
-    to = out_ptr + ((n * chunk + c) * tl.num_programs(1) + head) * values + v
-    tl.store(to, out.to(out_ptr.dtype.element_ty), mask=(c < chunk) & (v < values))
-
-
 # Not specialised on their number, so that one chunk is computed as each of many.
 @triton.jit(do_not_specialize=["chunks"])  # type: ignore[untyped-decorator]
 def _walk_kernel(  # type: ignore[no-untyped-def]
     move_ptr,
-    tell_ptr,
     whole_ptr,
     state_ptr,
     begin_ptr,
-    out_ptr,
     after_ptr,
     chunks,
-    chunk: tl.constexpr,
     keys: tl.constexpr,
     values: tl.constexpr,
-    block_c: tl.constexpr,
     block_k: tl.constexpr,
     block_v: tl.constexpr,
     first_key: tl.constexpr,
     width: tl.constexpr,
-    tells: tl.constexpr,
     precision: tl.constexpr,
     stages: tl.constexpr,
 ):
@@ -222,13 +219,7 @@ def _walk_kernel(  # type: ignore[no-untyped-def]
         turn = tl.load(row + first_key + column)
         gain = tl.load(row + v).to(tl.float32)
         whole = tl.load(whole_ptr + at)
-        if tells:
-            _told(
-                tell_ptr, begin, out_ptr, at, n, head, v,
-                chunk, values, block_c, block_k, first_key, width, precision,
-            )  # fmt: skip
-        else:
-            tl.store(begin_ptr + at * (block_k * first_key) + k * first_key + v, begin)
+        tl.store(begin_ptr + at * (block_k * first_key) + k * first_key + v, begin)
         state = tl.dot(turn, begin, acc=state * whole + gain, input_precision=precision)
     tl.store(after_ptr + place, state, mask=inside)
 
@@ -238,30 +229,70 @@ def _tell_kernel(  # type: ignore[no-untyped-def]
     tell_ptr,
     begin_ptr,
     out_ptr,
+    gate_ptr,
+    norm_ptr,
+    conv_ptr,
+    inputs_ptr,
+    count_ptr,
+    gate_token,
+    gate_head,
+    inputs_token,
+    tokens,
+    eps,
+    norms: tl.constexpr,
+    counted: tl.constexpr,
     chunk: tl.constexpr,
     values: tl.constexpr,
+    channels: tl.constexpr,
+    taps: tl.constexpr,
     block_c: tl.constexpr,
     block_k: tl.constexpr,
     block_v: tl.constexpr,
+    block_w: tl.constexpr,
     first_key: tl.constexpr,
     width: tl.constexpr,
     precision: tl.constexpr,
 ):
+    n = tl.program_id(0)
     head = tl.program_id(1)
-    n = tl.program_id(2)
     at = n * tl.num_programs(1) + head
-    k = tl.arange(0, block_k)[:, None]
-    v = tl.program_id(0) * block_v + tl.arange(0, block_v)[None, :]
-    begin = tl.load(begin_ptr + at * (block_k * first_key) + k * first_key + v)
-    _told(
-        tell_ptr, begin, out_ptr, at, n, head, v,
-        chunk, values, block_c, block_k, first_key, width, precision,
-    )  # fmt: skip
+    dtype: tl.constexpr = out_ptr.dtype.element_ty
+    c = tl.arange(0, block_c)[:, None]
+    k = tl.arange(0, block_k)
+    v = tl.arange(0, block_v)[None, :]
+    begin = tl.load(begin_ptr + at * (block_k * first_key) + k[:, None] * first_key + v)
+    row = tell_ptr + at * (block_c * width) + c * width
+    own = tl.load(row + v).to(tl.float32)
+    ask = tl.load(row + first_key + k[None, :])
+    out = tl.dot(ask, begin, acc=own, input_precision=precision).to(dtype)
+    token = n * chunk + c
+    inside = (c < chunk) & (v < values)
+    if norms:
+        # As ``ops.gated_norm``, rounded where it rounds.
+        wide = out.to(tl.float32)
+        wide *= tl.rsqrt(tl.sum(wide * wide, 1)[:, None] / values + eps)
+        weight = tl.load(norm_ptr + v, mask=v < values, other=0.0).to(tl.float32)
+        wide = (wide.to(dtype).to(tl.float32) * weight).to(dtype).to(tl.float32)
+        gate_at = gate_ptr + token * gate_token + head * gate_head + v
+        gate = tl.load(gate_at, mask=inside, other=0.0).to(tl.float32)
+        out = (wide * (gate / (1.0 + tl.exp(-gate)))).to(dtype)
+    tl.store(out_ptr + (token * tl.num_programs(1) + head) * values + v, out, mask=inside)
+    if norms and n == 0:
+        # The convolution has been made, so what it looks back at may move on.
+        count = tokens
+        if counted:
+            count = tl.load(count_ptr).to(tl.int32)
+        for start in range(head * block_w, channels, tl.num_programs(1) * block_w):
+            channel = start + tl.arange(0, block_w)
+            shift(
+                conv_ptr, inputs_ptr, inputs_token, count, channel, channel < channels,
+                channels, taps,
+            )  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Blocks:
-    """How the work is cut; the state has the same bits for any ``parts`` and ``fused``.
+    """How the work is cut.
 
     Attributes:
         chunk: Longer chunks are cut into equal ones of at most so many tokens.
@@ -273,9 +304,7 @@ class Blocks:
         walk: Columns of the state that one program carries.
         walk_warps: Of such a program.
         stages: Chunks that it loads ahead, and one.
-        fused: Most chunks whose outputs are made during the walk, and not by a kernel behind it.
-        tell: Columns of the outputs of one program behind it.
-        tell_warps: Of such a program.
+        tell_warps: Of a program that makes the outputs of one chunk and head.
     """
 
     chunk: int = 64
@@ -287,15 +316,38 @@ class Blocks:
     walk: int = 32
     walk_warps: int = 4
     stages: int = 3
-    fused: int = 8
-    tell: int = 64
     tell_warps: int = 4
 
 
 NARROW = Blocks()
-WIDE = Blocks(chunk=16, slice=16, walk=16, walk_warps=8, stages=1, tell=32)
+WIDE = Blocks(chunk=16, slice=16, walk=16, walk_warps=8, stages=1)
 """For float32, which tensor cores do not take: products are small, since all is unrolled."""
 _FILLED = 128
+
+
+@dataclass(frozen=True)
+class Layer:
+    """What a layer does around the rule itself.
+
+    Attributes:
+        speed_H: Logarithm of the decay's speed, float32.
+        bias_H: Of the decay, float32.
+        count_1: How many are tokens, int64; None: all.
+        gate_THV: Of the output.
+        norm_V: Of the output.
+        eps: Of the norm.
+        conv: ``(W - 1, C)``, what the convolution looks back at; moved on.
+        inputs_TC: Of the convolution.
+    """
+
+    speed_H: torch.Tensor
+    bias_H: torch.Tensor
+    count_1: torch.Tensor | None
+    gate_THV: torch.Tensor
+    norm_V: torch.Tensor
+    eps: float
+    conv: torch.Tensor
+    inputs_TC: torch.Tensor
 
 
 def delta_chunks(
@@ -307,6 +359,7 @@ def delta_chunks(
     state_HKV: torch.Tensor,
     chunk: int,
     blocks: Blocks | None = None,
+    layer: Layer | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """See ``delta_rule.delta_chunks``.
 
@@ -314,11 +367,12 @@ def delta_chunks(
         query_TIK: See there.
         key_TIK: See there.
         value_THV: See there.
-        decay_TH: See there.
-        rate_TH: See there.
-        state_HKV: Contiguous.
+        decay_TH: See there; with ``layer`` what ``delta_rule.delta_gates`` makes it of.
+        rate_TH: The same.
+        state_HKV: Contiguous; with ``layer`` it is advanced.
         chunk: See there.
         blocks: None: ``NARROW`` or ``WIDE``, by the dtype.
+        layer: Gates come before, and gated norm behind.
     """
     query_TIK, key_TIK, value_THV = map(side_by_side, (query_TIK, key_TIK, value_THV))
     tokens, heads, values = value_THV.shape
@@ -327,50 +381,54 @@ def delta_chunks(
     blocks = blocks or (NARROW if half else WIDE)
     chunk = max(size for size in range(1, blocks.chunk + 1) if chunk % size == 0)
     chunks = tokens // chunk
-    block_c, block_k = max(16, triton.next_power_of_2(chunk)), _block(keys)
-    block_s = min(blocks.slice, _block(keys), _block(values))
-    first_key = _block(values)
+    block_c, block_k, first_key = (
+        max(16, triton.next_power_of_2(chunk)),
+        _block(keys),
+        _block(values),
+    )
     width = first_key + block_k
+    block_s, block_v = min(blocks.slice, block_k, first_key), min(blocks.walk, first_key)
     parts = min(width // block_s, blocks.parts or max(1, _FILLED // (chunks * heads)))
     move = value_THV.new_empty((chunks, heads, block_k, width))
     tell = value_THV.new_empty((chunks, heads, block_c, width))
+    begin = value_THV.new_empty((chunks, heads, block_k, first_key))
     whole = state_HKV.new_empty((chunks, heads))
+    out_THV = value_THV.new_empty((tokens, heads, values))
+    after_HKV = torch.empty_like(state_HKV) if layer is None else state_HKV
+    count = None if layer is None else layer.count_1
     common: dict[str, Any] = {
-        "chunk": chunk, "values": values, "block_c": block_c, "block_k": block_k,
-        "first_key": first_key, "precision": "tf32" if half else "ieee",
+        "values": values, "block_k": block_k, "first_key": first_key,
+        "precision": "tf32" if half else "ieee",
     }  # fmt: skip
+    cut: dict[str, Any] = {"chunk": chunk, "block_c": block_c, "counted": count is not None}
     _chunk_kernel[(parts, heads, chunks)](
-        query_TIK, key_TIK, value_THV, decay_TH, rate_TH, move, tell, whole,
+        query_TIK, key_TIK, value_THV, decay_TH, rate_TH,
+        whole if layer is None else layer.speed_H, whole if layer is None else layer.bias_H,
+        whole if count is None else count, move, tell, whole,
         *query_TIK.stride()[:2], *key_TIK.stride()[:2], *value_THV.stride()[:2],
         decay_TH.stride(0), rate_TH.stride(0), keys**-0.5,
-        **common, keys=keys, served=heads // key_TIK.shape[1], block_s=block_s,
-        base=min(blocks.base, block_c), merge=blocks.merge if half else "ieee",
+        **common, **cut, raw=layer is not None, keys=keys, served=heads // key_TIK.shape[1],
+        block_s=block_s, base=min(blocks.base, block_c), merge=blocks.merge if half else "ieee",
         num_warps=blocks.chunk_warps,
     )  # fmt: skip
-    return _walk(move, tell, whole, state_HKV, (tokens, heads, values), blocks, common)
-
-
-def _walk(
-    move: torch.Tensor, tell: torch.Tensor, whole: torch.Tensor, state_HKV: torch.Tensor,
-    shape: tuple[int, int, int], blocks: Blocks, common: dict[str, Any],
-) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
-    chunks, heads, block_k, width = move.shape
-    common, first_key = {**common, "width": width}, common["first_key"]
-    out_THV = move.new_empty(shape)
-    after_HKV = torch.empty_like(state_HKV)
-    tells = chunks <= blocks.fused
-    begin = move if tells else move.new_empty((chunks, heads, block_k, first_key))
-    block_v = min(blocks.walk, first_key)
     _walk_kernel[(first_key // block_v, heads)](
-        move, tell, whole, state_HKV, begin, out_THV, after_HKV, chunks,
-        **common, keys=state_HKV.shape[1], block_v=block_v, tells=tells, stages=blocks.stages,
+        move, whole, state_HKV, begin, after_HKV, chunks,
+        **common, keys=keys, block_v=block_v, width=width, stages=blocks.stages,
         num_warps=blocks.walk_warps,
     )  # fmt: skip
-    if not tells:
-        block_v = min(blocks.tell, first_key)
-        _tell_kernel[(first_key // block_v, heads, chunks)](
-            tell, begin, out_THV, **common, block_v=block_v, num_warps=blocks.tell_warps
-        )
+    given: tuple[Any, ...] = (out_THV,) * 5 + (0, 0, 0, tokens, 0.0)
+    channels, taps = 0, 1
+    if layer is not None:
+        gate_THV, inputs_TC = side_by_side(layer.gate_THV), layer.inputs_TC
+        channels, taps = inputs_TC.shape[1], layer.conv.shape[0] + 1
+        given = (
+            gate_THV, layer.norm_V, layer.conv, inputs_TC, out_THV if count is None else count,
+            *gate_THV.stride()[:2], inputs_TC.stride(0), tokens, layer.eps,
+        )  # fmt: skip
+    _tell_kernel[(chunks, heads)](
+        tell, begin, out_THV, *given, **common, **cut, norms=layer is not None, channels=channels,
+        taps=taps, block_v=first_key, block_w=256, width=width, num_warps=blocks.tell_warps,
+    )  # fmt: skip
     return out_THV, after_HKV
 
 

@@ -35,7 +35,7 @@ def _mixed(  # type: ignore[no-untyped-def]
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _shift(  # type: ignore[no-untyped-def]
+def shift(  # type: ignore[no-untyped-def]
     conv_ptr, inputs_ptr, stride, count, channel, known,
     channels: tl.constexpr, taps: tl.constexpr,
 ):  # fmt: skip
@@ -134,10 +134,10 @@ def _few_delta(  # type: ignore[no-untyped-def]
             tl.store(state_ptr + place, state, mask=inside)
             # All threads have read the window before any moves it.
             tl.debug_barrier()
-            _shift(conv_ptr, inputs_ptr, stride, count, value_channel, v_known, channels, taps)
+            shift(conv_ptr, inputs_ptr, stride, count, value_channel, v_known, channels, taps)
     if not keeps:
-        _shift(conv_ptr, inputs_ptr, stride, count, i * key_size + k, k_known, channels, taps)
-        _shift(conv_ptr, inputs_ptr, stride, count, (key_heads + i) * key_size + k, k_known,
+        shift(conv_ptr, inputs_ptr, stride, count, i * key_size + k, k_known, channels, taps)
+        shift(conv_ptr, inputs_ptr, stride, count, (key_heads + i) * key_size + k, k_known,
                channels, taps)  # fmt: skip
 
 
@@ -150,7 +150,7 @@ def _commit(  # type: ignore[no-untyped-def]
     at = tl.program_id(0) * block + tl.arange(0, block)
     state = tl.load(states_ptr + count * size + at, mask=at < size, other=0.0)
     tl.store(state_ptr + at, state, mask=at < size)
-    _shift(conv_ptr, inputs_ptr, stride, count, at, at < channels, channels, taps)
+    shift(conv_ptr, inputs_ptr, stride, count, at, at < channels, channels, taps)
 
 
 def few_delta(

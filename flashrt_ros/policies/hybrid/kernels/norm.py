@@ -1,4 +1,4 @@
-"""Norms of ``ops`` as Triton kernels, alone and with what comes before; and gates.
+"""Norms of ``ops`` as Triton kernels, and what a feed-forward net does between its products.
 
 Each rounds where the torch functions round.
 
@@ -20,21 +20,19 @@ _TILE = 2048
 @triton.jit  # type: ignore[untyped-decorator]
 def _norm_kernel(  # type: ignore[no-untyped-def]
     x_ptr,
-    beside_ptr,
+    gate_ptr,
     weight_ptr,
-    sum_ptr,
     out_ptr,
     rows,
     x_outer,
     x_row,
-    beside_outer,
-    beside_row,
+    gate_outer,
+    gate_row,
     eps,
     inner: tl.constexpr,
     size: tl.constexpr,
     block_rows: tl.constexpr,
     block: tl.constexpr,
-    adds: tl.constexpr,
     gates: tl.constexpr,
 ):
     row = tl.program_id(0) * block_rows + tl.arange(0, block_rows)[:, None]
@@ -44,62 +42,48 @@ def _norm_kernel(  # type: ignore[no-untyped-def]
     x = tl.load(x_ptr + outer * x_outer + row % inner * x_row + d, mask=inside, other=0.0)
     dtype: tl.constexpr = x_ptr.dtype.element_ty
     wide = x.to(tl.float32)
-    if adds or gates:
-        at = beside_ptr + outer * beside_outer + row % inner * beside_row + d
-        beside = tl.load(at, mask=inside, other=0.0).to(tl.float32)
-    if adds:
-        x = (wide + beside).to(dtype)
-        tl.store(sum_ptr + row * size + d, x, mask=inside)
-        wide = x.to(tl.float32)
     wide *= tl.rsqrt(tl.sum(wide * wide, 1)[:, None] / size + eps)
     weight = tl.load(weight_ptr + d, mask=d < size, other=0.0).to(tl.float32)
     if gates:
         wide = (wide.to(dtype).to(tl.float32) * weight).to(dtype).to(tl.float32)
-        wide *= beside / (1.0 + tl.exp(-beside))
+        at = gate_ptr + outer * gate_outer + row % inner * gate_row + d
+        gate = tl.load(at, mask=inside, other=0.0).to(tl.float32)
+        wide *= gate / (1.0 + tl.exp(-gate))
     else:
         wide *= 1.0 + weight
     tl.store(out_ptr + row * size + d, wide.to(dtype), mask=inside)
 
 
-def _launch(
-    x: torch.Tensor, beside: torch.Tensor | None, weight_D: torch.Tensor, eps: float,
-    adds: bool = False, gates: bool = False,
-) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
+def _norm(
+    x: torch.Tensor, gate: torch.Tensor | None, weight_D: torch.Tensor, eps: float
+) -> torch.Tensor:
     size = x.shape[-1]
     x = side_by_side(x)
     # Heads may be parts of longer ones, and so may tokens.
     x_3 = x.reshape(-1, x.shape[-2] if x.dim() > 2 else 1, size)
-    beside_3 = x_3 if beside is None else side_by_side(beside).reshape(x_3.shape)
+    gate_3 = x_3 if gate is None else side_by_side(gate).reshape(x_3.shape)
     out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
-    total = torch.empty_like(out) if adds else out
     rows, block = x_3.shape[0] * x_3.shape[1], triton.next_power_of_2(size)
     # A wide row has a program for itself; short ones share theirs.
     block_rows = max(1, min(_TILE // block, triton.next_power_of_2(rows)))
     _norm_kernel[(triton.cdiv(rows, block_rows),)](
-        x_3, beside_3, weight_D, total, out, rows, *x_3.stride()[:2], *beside_3.stride()[:2], eps,
-        inner=x_3.shape[1], size=size, block_rows=block_rows, block=block, adds=adds, gates=gates,
+        x_3, gate_3, weight_D, out, rows, *x_3.stride()[:2], *gate_3.stride()[:2], eps,
+        inner=x_3.shape[1], size=size, block_rows=block_rows, block=block, gates=gate is not None,
         num_warps=max(1, min(8, block_rows * block // 512)),
     )  # fmt: skip
-    return total, out
+    return out
 
 
 def rms_norm(x_D: torch.Tensor, weight_D: torch.Tensor, eps: float) -> torch.Tensor:
     """See ``ops.rms_norm``."""
-    return _launch(x_D, None, weight_D, eps)[1]
-
-
-def add_norm(
-    x_TD: torch.Tensor, more_TD: torch.Tensor, weight_D: torch.Tensor, eps: float
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Returns ``x_TD + more_TD``, and its ``rms_norm``; each ``(T, D)``."""
-    return _launch(x_TD, more_TD, weight_D, eps, adds=True)
+    return _norm(x_D, None, weight_D, eps)
 
 
 def gated_norm(
     x_V: torch.Tensor, gate_V: torch.Tensor, weight_V: torch.Tensor, eps: float
 ) -> torch.Tensor:
     """See ``ops.gated_norm``."""
-    return _launch(x_V, gate_V, weight_V, eps, gates=True)[1]
+    return _norm(x_V, gate_V, weight_V, eps)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
