@@ -61,7 +61,10 @@ ALLOWED: dict[str, set[str]] = {
     },
     "doctor": {"errors", "hardware", "runtime", "policies", "contract", "bag"},
 }
-DEVICES = [PACKAGE / "runtime" / "device" / name for name in ("cuda.py", "virtual_memory.py")]
+DEVICES = [
+    PACKAGE / "runtime" / "device" / name
+    for name in ("cuda.py", "side_by_side.py", "virtual_memory.py")
+]
 ARMS = {command.module for command in COMMANDS}
 ROS_ROOMS = {"ros", "trees", "demo"}
 

@@ -10,13 +10,18 @@ Tensor suffixes: B batch, C channels, H and W rows and columns.
 
 from __future__ import annotations
 
+import functools
 from collections import OrderedDict
 from collections.abc import Callable
 
 import torch
 from torch import nn
+from torch.nn import functional
 
 from flashrt_ros.errors import InvalidArgumentError
+from flashrt_ros.policies.exact.once import Once
+from flashrt_ros.policies.exact.pointwise import affine
+from flashrt_ros.runtime.device.side_by_side import side_by_side
 
 Norm = Callable[[int], nn.Module]
 """Makes the normalisation of so many channels."""
@@ -44,13 +49,35 @@ class FrozenBatchNorm(nn.Module):
             self.register_buffer(name, torch.full((channels,), value))
         for name, value in (("running_mean", 0.0), ("running_var", 1.0)):
             self.register_buffer(name, torch.full((channels,), value))
+        self.scale_and_shift = Once(self._scale_and_shift)
 
-    def forward(self, x_BCHW: torch.Tensor) -> torch.Tensor:
-        """Returns the normalised maps, of the same shape."""
+    def forward(
+        self,
+        x_BCHW: torch.Tensor,
+        residual_BCHW: torch.Tensor | None = None,
+        active: bool = False,
+    ) -> torch.Tensor:
+        """Returns the normalised maps, of the same shape; see ``pointwise.affine``."""
+        scale_C, shift_C = self.scale_and_shift.get()
+        return affine(x_BCHW, scale_C, shift_C, residual_BCHW, active=active)
+
+    def _scale_and_shift(self) -> tuple[torch.Tensor, ...]:
         names = ("weight", "bias", "running_mean", "running_var")
-        weight, bias, mean, var = (self.get_buffer(n).reshape(1, -1, 1, 1) for n in names)
+        weight, bias, mean, var = (self.get_buffer(name) for name in names)
         scale = weight * (var + 1e-5).rsqrt()
-        return x_BCHW * scale + (bias - mean * scale)
+        return scale, bias - mean * scale
+
+
+def _active(
+    norm: nn.Module, x_BCHW: torch.Tensor, residual_BCHW: torch.Tensor | None = None
+) -> torch.Tensor:
+    """ReLU of normalised maps and a residual."""
+    if isinstance(norm, FrozenBatchNorm):
+        return torch.as_tensor(norm(x_BCHW, residual_BCHW, active=True))
+    out_BCHW = norm(x_BCHW)
+    if residual_BCHW is not None:
+        out_BCHW += residual_BCHW
+    return functional.relu_(out_BCHW)
 
 
 def group_norm(channels: int) -> nn.GroupNorm:
@@ -77,17 +104,17 @@ class BasicBlock(nn.Module):
         super().__init__()
         self.conv1 = nn.Conv2d(inside, width, 3, stride, 1, bias=False)
         self.bn1 = norm(width)
-        self.relu = nn.ReLU(inplace=True)
         self.conv2 = nn.Conv2d(width, width, 3, 1, 1, bias=False)
         self.bn2 = norm(width)
         self.downsample = _shortcut(inside, width, stride, norm)
 
     def forward(self, x_BCHW: torch.Tensor) -> torch.Tensor:
         """Returns ``(B, width, H / stride, W / stride)``."""
-        out = self.relu(self.bn1(self.conv1(x_BCHW)))
-        out = self.bn2(self.conv2(out))
-        out += x_BCHW if self.downsample is None else self.downsample(x_BCHW)
-        return torch.as_tensor(self.relu(out))
+
+        def straight() -> torch.Tensor:
+            return torch.as_tensor(self.conv2(_active(self.bn1, self.conv1(x_BCHW))))
+
+        return _active(self.bn2, *_beside(straight, self.downsample, x_BCHW))
 
 
 class Bottleneck(nn.Module):
@@ -106,16 +133,16 @@ class Bottleneck(nn.Module):
         self.bn2 = norm(width)
         self.conv3 = nn.Conv2d(width, outside, 1, bias=False)
         self.bn3 = norm(outside)
-        self.relu = nn.ReLU(inplace=True)
         self.downsample = _shortcut(inside, outside, stride, norm)
 
     def forward(self, x_BCHW: torch.Tensor) -> torch.Tensor:
         """Returns ``(B, 4 * width, H / stride, W / stride)``."""
-        out = self.relu(self.bn1(self.conv1(x_BCHW)))
-        out = self.relu(self.bn2(self.conv2(out)))
-        out = self.bn3(self.conv3(out))
-        out += x_BCHW if self.downsample is None else self.downsample(x_BCHW)
-        return torch.as_tensor(self.relu(out))
+
+        def straight() -> torch.Tensor:
+            narrow = _active(self.bn1, self.conv1(x_BCHW))
+            return torch.as_tensor(self.conv3(_active(self.bn2, self.conv2(narrow))))
+
+        return _active(self.bn3, *_beside(straight, self.downsample, x_BCHW))
 
 
 def _shortcut(inside: int, outside: int, stride: int, norm: Norm) -> nn.Sequential | None:
@@ -124,7 +151,28 @@ def _shortcut(inside: int, outside: int, stride: int, norm: Norm) -> nn.Sequenti
     return nn.Sequential(nn.Conv2d(inside, outside, 1, stride, bias=False), norm(outside))
 
 
-def make_resnet(name: str, norm: Norm, *, dilate_last: bool = False) -> nn.Sequential:
+def _beside(
+    straight: Callable[[], torch.Tensor], shortcut: nn.Sequential | None, x_BCHW: torch.Tensor
+) -> list[torch.Tensor]:
+    """What comes straight, and what comes by the shortcut."""
+    if shortcut is None:
+        return [straight(), x_BCHW]
+    return side_by_side(x_BCHW.device, straight, functools.partial(shortcut, x_BCHW))
+
+
+class ResNet(nn.Sequential):
+    """See ``make_resnet``; norm and ReLU behind the first convolution are one call."""
+
+    def forward(self, x_BCHW: torch.Tensor) -> torch.Tensor:
+        """Returns the feature map of the last stage."""
+        conv, norm, _, pool, *stages = self.children()
+        x_BCHW = pool(_active(norm, conv(x_BCHW)))
+        for stage in stages:
+            x_BCHW = stage(x_BCHW)
+        return x_BCHW
+
+
+def make_resnet(name: str, norm: Norm, *, dilate_last: bool = False) -> ResNet:
     """Makes a network up to the feature map of its fourth stage.
 
     Args:
@@ -169,7 +217,7 @@ def make_resnet(name: str, norm: Norm, *, dilate_last: bool = False) -> nn.Seque
             blocks.append(block(inside, width, stride, norm, 2 if dilated and index else 1))
             inside = width * block.expansion
         parts[f"layer{stage + 1}"] = nn.Sequential(*blocks)
-    return nn.Sequential(parts)
+    return ResNet(parts)
 
 
 def feature_channels(name: str) -> int:

@@ -18,7 +18,7 @@ from torch import nn
 from torch.nn import functional
 
 from flashrt_ros.errors import InvalidArgumentError
-from flashrt_ros.policies.resnet import STAGES, feature_channels, group_norm, make_resnet
+from flashrt_ros.policies.resnet import STAGES, ResNet, feature_channels, group_norm, make_resnet
 
 Size = tuple[int, int]
 """Rows and columns."""
@@ -134,7 +134,7 @@ class RgbEncoder(nn.Module):
         norm = group_norm if config.use_group_norm else nn.BatchNorm2d
         name = config.vision_backbone
         # Numbered, not named, as in a checkpoint.
-        self.backbone = nn.Sequential(*make_resnet(name, norm).children())
+        self.backbone = ResNet(*make_resnet(name, norm).children())
         rows, columns = config.crop_shape or config.resize_shape or config.image_size
         size = (-(-rows // 32), -(-columns // 32))
         keypoints = config.spatial_softmax_num_keypoints

@@ -3,7 +3,9 @@
 Chi et al., "Diffusion Policy", RSS 2023, section III; weight names and options are those of
 ``huggingface/lerobot:policies/diffusion/modeling_diffusion.py:DiffusionConditionalUnet1d``. Two
 things are done once rather than again and again, with the same bits: the embedding of the steps,
-which is a table here, and the activation in front of the conditioning, which all blocks share.
+which no observation changes, and the activation in front of the conditioning, which all blocks
+share. On a GPU the conditioning and the shortcut of a block are calculated beside its first
+convolution, and what stands between two convolutions is one kernel.
 
 Tensor suffixes: B batch, C channels, H horizon, A action, D conditioning, K denoising steps.
 """
@@ -21,6 +23,9 @@ from torch import nn
 from torch.nn import functional
 
 from flashrt_ros.errors import InvalidArgumentError
+from flashrt_ros.policies.exact.once import Once
+from flashrt_ros.policies.exact.pointwise import convolve, norm_mish
+from flashrt_ros.runtime.device.side_by_side import side_by_side
 
 _LAST_GROUPS = 8
 """Groups of the norm behind the last block; LeRobot does not make them follow ``n_groups``."""
@@ -67,7 +72,7 @@ def _fault(name: str, expected: str, found: object) -> InvalidArgumentError:
 
 
 class StepEmbedding(nn.Module):
-    """Sines and cosines of each step's timestep, as a table.
+    """Sines and cosines of each step's timestep.
 
     Args:
         width: Elements of an embedding.
@@ -76,15 +81,17 @@ class StepEmbedding(nn.Module):
 
     def __init__(self, width: int, timesteps: Sequence[int]) -> None:
         super().__init__()
-        half = width // 2
-        rates = torch.exp(torch.arange(half) * -(math.log(10000) / (half - 1)))
-        angles = torch.tensor(timesteps, dtype=torch.int64).unsqueeze(-1) * rates.unsqueeze(0)
-        table_KD = torch.cat((angles.sin(), angles.cos()), dim=-1)
-        self.register_buffer("table", table_KD, persistent=False)
+        self.pairs = width // 2
+        values = torch.tensor(timesteps, dtype=torch.int64)
+        self.register_buffer("timesteps", values, persistent=False)
 
     def forward(self, step: int) -> torch.Tensor:
-        """Returns the embedding ``(1, width)`` of a step, a view."""
-        return self.get_buffer("table")[step : step + 1]
+        """Returns the embedding ``(1, width)`` of a step."""
+        time_B = self.get_buffer("timesteps")[step : step + 1]
+        order = torch.arange(self.pairs, device=time_B.device)
+        rates = torch.exp(order * -(math.log(10000) / (self.pairs - 1)))
+        angles = time_B.unsqueeze(-1) * rates.unsqueeze(0)
+        return torch.cat((angles.sin(), angles.cos()), dim=-1)
 
 
 class ConvBlock(nn.Module):
@@ -98,9 +105,26 @@ class ConvBlock(nn.Module):
             nn.Mish(),
         )
 
-    def forward(self, x_BCH: torch.Tensor) -> torch.Tensor:
-        """Returns ``(B, outside, H)``."""
-        return torch.as_tensor(self.block(x_BCH))
+    def forward(
+        self, x_BCH: torch.Tensor, residual_BCH: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """Returns ``(B, outside, H)``, the residual added."""
+        return self.behind(*self.convolve(x_BCH), residual_BCH=residual_BCH)
+
+    def convolve(self, x_BCH: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """The convolution alone; see ``pointwise.convolve``."""
+        return convolve(cast(nn.Conv1d, self.block[0]), x_BCH)
+
+    def behind(
+        self,
+        x_BCH: torch.Tensor,
+        bias_C: torch.Tensor | None,
+        film_BF: torch.Tensor | None = None,
+        residual_BCH: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """All behind the convolution; see ``pointwise.norm_mish``."""
+        norm = cast(nn.GroupNorm, self.block[1])
+        return norm_mish(x_BCH, bias_C, norm, film_BF, residual_BCH)
 
 
 class ResidualBlock(nn.Module):
@@ -115,7 +139,6 @@ class ResidualBlock(nn.Module):
 
     def __init__(self, inside: int, outside: int, cond_dim: int, config: UnetConfig) -> None:
         super().__init__()
-        self.outside = outside
         self.scales = config.use_film_scale_modulation
         self.conv1 = ConvBlock(inside, outside, config.kernel_size, config.n_groups)
         width = 2 * outside if self.scales else outside
@@ -133,13 +156,14 @@ class ResidualBlock(nn.Module):
             x_BCH: ``(B, inside, H)``.
             active_BD: Mish of the conditioning.
         """
-        out = self.conv1(x_BCH)
-        film_BC1 = self.cond_encoder[1](active_BD).unsqueeze(-1)
-        if self.scales:
-            out = film_BC1[:, : self.outside] * out + film_BC1[:, self.outside :]
-        else:
-            out = out + film_BC1
-        return torch.as_tensor(self.conv2(out) + self.residual_conv(x_BCH))
+        apart: list[tuple[torch.Tensor, torch.Tensor | None]] = side_by_side(
+            x_BCH.device,
+            lambda: self.conv1.convolve(x_BCH),
+            lambda: (self.cond_encoder[1](active_BD), None),
+            lambda: (self.residual_conv(x_BCH), None),
+        )
+        seen, (film_BF, _), (shortcut_BCH, _) = apart
+        return torch.as_tensor(self.conv2(self.conv1.behind(*seen, film_BF), shortcut_BCH))
 
 
 class Unet(nn.Module):
@@ -168,6 +192,7 @@ class Unet(nn.Module):
             nn.Mish(),
             nn.Linear(4 * width, width),
         )
+        self.embeddings = Once(self._embeddings)
         down = [
             [block(inside, outside), block(outside, outside), nn.Conv1d(outside, outside, 3, 2, 1)]
             for inside, outside in zip((action_dim, *dims[:-1]), dims, strict=True)
@@ -202,7 +227,7 @@ class Unet(nn.Module):
         Returns:
             ``(B, H, A)``.
         """
-        embedding_BD = self.diffusion_step_encoder(step).expand(len(sample_BHA), -1)
+        embedding_BD = self.embeddings.get()[step].expand(len(sample_BHA), -1)
         active_BD = functional.mish(torch.cat([embedding_BD, global_cond_BD], dim=-1))
         x = sample_BHA.transpose(1, 2)
         skipped: list[torch.Tensor] = []
@@ -218,3 +243,8 @@ class Unet(nn.Module):
             x = torch.cat((x, skipped.pop()), dim=1)
             x = grow(second(first(x, active_BD), active_BD))
         return torch.as_tensor(self.final_conv(x).transpose(1, 2))
+
+    def _embeddings(self) -> tuple[torch.Tensor, ...]:
+        """Of each denoising step, one at a time: a product of all at once has other bits."""
+        steps = range(len(self.diffusion_step_encoder[0].get_buffer("timesteps")))
+        return tuple(self.diffusion_step_encoder(step) for step in steps)

@@ -205,11 +205,9 @@ class FastACT(Derived):
                 if hasattr(network, f"encoder_{name}_input_proj")
             }
         )
-        latent_1D = network.encoder_latent_input_proj(network.get_buffer("latent"))
+        latent_1D, position_TBD = network.fixed.get()
         self.register_buffer("latent", latent_1D)
-        position_TD = torch.cat(
-            (network.encoder_1d_feature_pos_embed.weight, network.get_buffer("positions")[:, 0])
-        )
+        position_TD = position_TBD[:, 0]
         query_HD = network.decoder_pos_embed.weight
         self.encoder = nn.Sequential(
             *(
@@ -264,11 +262,5 @@ class FastACT(Derived):
 
 def _first_rows(network: ACTNetwork) -> torch.Tensor:
     """Rows ``(H, D)`` behind the first decoder layer's self-attention, which sees only zeros."""
-    x_HBD = network.get_buffer("rows")
-    if not len(network.decoder.layers):
-        return x_HBD[:, 0]
-    layer = cast(DecoderLayer, network.decoder.layers[0])
-    seen = layer.before(layer.norm1, x_HBD)
-    query = seen + network.decoder_pos_embed.weight.unsqueeze(1)
-    mixed = layer.self_attn.attend(query, query, seen)
-    return layer.behind(layer.norm1, x_HBD + mixed)[:, 0]
+    begun = network.begun.get()
+    return (begun[0] if begun else network.get_buffer("rows"))[:, 0]

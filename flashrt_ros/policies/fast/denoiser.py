@@ -143,8 +143,7 @@ class FastUnet(nn.Module):
     def __init__(self, unet: Unet, dtype: torch.dtype) -> None:
         super().__init__()
         self.dtype = dtype
-        encoder = unet.diffusion_step_encoder
-        self.register_buffer("steps", encoder[1:](encoder[0].get_buffer("table")))
+        self.register_buffer("steps", torch.cat(unet.embeddings.get()))
         sources: list[ResidualBlock] = []
 
         def make(block: nn.Module) -> FastResidualBlock:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 import torch
 
 from flashrt_ros.policies.chunked import ChunkPredictor
+from flashrt_ros.policies.exact.once import settle_
 from flashrt_ros.policies.fast import deviation
 from flashrt_ros.policies.lerobot.normalisation import CheckpointNormaliser
 
@@ -22,7 +23,8 @@ class FastPredictor(ChunkPredictor):
     _normaliser: CheckpointNormaliser
 
     def probe(self, device: torch.device) -> None:
-        """Refuses to be fast where that is not, or strays too far."""
+        """Calculates what weights alone decide; refuses to be fast where it strays too far."""
+        settle_(self.module())
         if self.exact is not None:
             self.remarks = deviation.probe(self, self.exact, self._normaliser, device)
 

@@ -2,36 +2,63 @@
 
 Zhao et al., "Learning Fine-Grained Bimanual Manipulation with Low-Cost Hardware", RSS 2023; weight
 names and arithmetic are those of ``huggingface/lerobot:src/lerobot/policies/act/modeling_act.py``.
-Left out: the variational encoder, whose latent is zero at inference, and dropout. Constants that
-LeRobot makes anew in each call (zero latent, zero queries, positions) are buffers here: making
-them would need the host.
+Left out: the variational encoder, whose latent is zero at inference, and dropout. Zeros that
+LeRobot makes anew in each call (latent, queries) are buffers here, as making them would need the
+host. Positions, and what follows from these and from weights alone, are calculated once. What does
+not depend on each other is calculated side by side on a GPU.
 
 Tensor suffixes: T tokens, H horizon, B batch (1), D model width, S state, A action.
 """
 
 from __future__ import annotations
 
+import functools
+import math
 from collections.abc import Sequence
+from typing import cast
 
 import torch
 from torch import nn
 from torch.nn import functional
+from torch.nn.functional import linear
 
+from flashrt_ros.policies.exact.once import Once
 from flashrt_ros.policies.lerobot.act_config import ACTConfig
 from flashrt_ros.policies.lerobot.position import map_positions
 from flashrt_ros.policies.resnet import FrozenBatchNorm, feature_channels, make_resnet
+from flashrt_ros.runtime.device.side_by_side import side_by_side
 
 
 class Attention(nn.MultiheadAttention):
-    """Attention with the kernels that LeRobot's call takes, which also asks for weights."""
+    """Attention by the operators that LeRobot's call comes down to, which asks for weights."""
 
     def attend(
         self, query_TBD: torch.Tensor, key_TBD: torch.Tensor, value_TBD: torch.Tensor
     ) -> torch.Tensor:
         """Returns the mixed values, one for each query."""
-        # Asked for weights, torch multiplies matrices; else it would fuse, with other bits.
-        mixed_TBD, _ = self(query_TBD, key_TBD, value_TBD, average_attn_weights=False)
-        return torch.as_tensor(mixed_TBD)
+        parts = enumerate((query_TBD, key_TBD, value_TBD))
+        calls = [functools.partial(self.project, part, x_TBD) for part, x_TBD in parts]
+        return self.mix(*side_by_side(query_TBD.device, *calls))
+
+    def project(self, part: int, x_TBD: torch.Tensor) -> torch.Tensor:
+        """Projects to queries (0), keys (1) or values (2)."""
+        weights, biases = self.in_proj_weight.chunk(3), self.in_proj_bias.chunk(3)
+        return linear(x_TBD, weights[part], biases[part])
+
+    def mix(
+        self, query_TBD: torch.Tensor, key_TBD: torch.Tensor, value_TBD: torch.Tensor
+    ) -> torch.Tensor:
+        """Mixes values, all three projected, head by head, and projects what comes out."""
+        tokens, batch, width = query_TBD.shape
+        # Torch would fuse what follows if it were not asked for weights, with other bits.
+        query, key, value = (
+            x_TBD.view(len(x_TBD), batch * self.num_heads, self.head_dim).transpose(0, 1)
+            for x_TBD in (query_TBD, key_TBD, value_TBD)
+        )
+        scores = torch.bmm(query * math.sqrt(1.0 / self.head_dim), key.transpose(1, 2))
+        mixed = torch.bmm(functional.softmax(scores, dim=-1), value)
+        rows = mixed.transpose(0, 1).contiguous().view(tokens * batch, width)
+        return torch.as_tensor(self.out_proj(rows)).view(tokens, batch, width)
 
 
 class FeedForward(nn.Module):
@@ -86,27 +113,49 @@ class DecoderLayer(FeedForward):
         self.multihead_attn = Attention(config.dim_model, config.n_heads)
         self.norm1, self.norm2, self.norm3 = (nn.LayerNorm(config.dim_model) for _ in range(3))
 
-    def forward(
+    def begin(
+        self, x_HBD: torch.Tensor, query_HBD: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Self-attention.
+
+        Args:
+            x_HBD: One for each row of the chunk.
+            query_HBD: Their positions.
+
+        Returns:
+            Rows of the same shape, and their queries to the encoder's tokens.
+        """
+        seen = self.before(self.norm1, x_HBD)
+        query = seen + query_HBD
+        x_HBD = self.behind(self.norm1, x_HBD + self.self_attn.attend(query, query, seen))
+        query = self.before(self.norm2, x_HBD) + query_HBD
+        return x_HBD, self.multihead_attn.project(0, query)
+
+    def finish(
         self,
         x_HBD: torch.Tensor,
         query_HBD: torch.Tensor,
         memory_TBD: torch.Tensor,
         memory_key_TBD: torch.Tensor,
     ) -> torch.Tensor:
-        """Returns rows of the same shape.
+        """Attention to the encoder's tokens, and feed-forward.
 
         Args:
-            x_HBD: One for each row of the chunk.
-            query_HBD: Their positions.
+            x_HBD: Rows as ``begin`` returned them.
+            query_HBD: Their queries as ``begin`` returned them.
             memory_TBD: The encoder's tokens.
             memory_key_TBD: The same with their positions added.
+
+        Returns:
+            Rows of the same shape.
         """
-        seen = self.before(self.norm1, x_HBD)
-        query = seen + query_HBD
-        x_HBD = self.behind(self.norm1, x_HBD + self.self_attn.attend(query, query, seen))
-        query = self.before(self.norm2, x_HBD) + query_HBD
-        mixed = self.multihead_attn.attend(query, memory_key_TBD, memory_TBD)
-        x_HBD = self.behind(self.norm2, x_HBD + mixed)
+        attention = self.multihead_attn
+        key, value = side_by_side(
+            x_HBD.device,
+            functools.partial(attention.project, 1, memory_key_TBD),
+            functools.partial(attention.project, 2, memory_TBD),
+        )
+        x_HBD = self.behind(self.norm2, x_HBD + attention.mix(query_HBD, key, value))
         return self.behind(self.norm3, x_HBD + self.feed(self.before(self.norm3, x_HBD)))
 
 
@@ -128,6 +177,7 @@ class ACTNetwork(nn.Module):
 
     def __init__(self, config: ACTConfig) -> None:
         super().__init__()
+        self.config = config
         width = config.dim_model
         if config.images:
             self.backbone = make_resnet(
@@ -158,10 +208,11 @@ class ACTNetwork(nn.Module):
         constants = {
             "latent": torch.zeros(1, config.latent_dim),
             "rows": torch.zeros(config.chunk_size, 1, width),
-            "positions": _positions(config),
         }
         for name, value in constants.items():
             self.register_buffer(name, value, persistent=False)
+        self.fixed = Once(self._fixed)
+        self.begun = Once(self._begin)
 
     def forward(
         self,
@@ -179,38 +230,60 @@ class ACTNetwork(nn.Module):
         Returns:
             ``(H, A)`` normalised actions.
         """
-        vectors = [self.encoder_latent_input_proj(self.get_buffer("latent"))]
-        if state_S is not None:
-            vectors.append(self.encoder_robot_state_input_proj(state_S.unsqueeze(0)))
-        if environment_S is not None:
-            vectors.append(self.encoder_env_state_input_proj(environment_S.unsqueeze(0)))
-        tokens = [vector_BD.unsqueeze(0) for vector_BD in vectors]
-        for image in images:
-            cells = self.encoder_img_feat_input_proj(self.backbone(image.unsqueeze(0)))
-            tokens.append(cells.flatten(2).permute(2, 0, 1))
-        x_TBD = torch.cat(tokens)
-        position_TBD = torch.cat(
-            (self.encoder_1d_feature_pos_embed.weight.unsqueeze(1), self.get_buffer("positions"))
-        )
+        token_BD, position_TBD = self.fixed.get()
+
+        def vectors() -> torch.Tensor:
+            tokens = [token_BD]
+            if state_S is not None:
+                tokens.append(self.encoder_robot_state_input_proj(state_S.unsqueeze(0)))
+            if environment_S is not None:
+                tokens.append(self.encoder_env_state_input_proj(environment_S.unsqueeze(0)))
+            return torch.stack(tokens)
+
+        cells = [functools.partial(self._cells, image) for image in images]
+        where = self.get_buffer("rows").device
+        x_TBD = torch.cat(side_by_side(where, vectors, *cells))
         for layer in self.encoder.layers:
             x_TBD = layer(x_TBD, position_TBD)
         x_TBD = self.encoder.norm(x_TBD)
         key_TBD = x_TBD + position_TBD
         query_HBD = self.decoder_pos_embed.weight.unsqueeze(1)
         x_HBD = self.get_buffer("rows")
-        for layer in self.decoder.layers:
-            x_HBD = layer(x_HBD, query_HBD, x_TBD, key_TBD)
+        for number, part in enumerate(self.decoder.layers):
+            layer = cast(DecoderLayer, part)
+            begun = layer.begin(x_HBD, query_HBD) if number else self.begun.get()
+            x_HBD, asked_HBD = begun
+            x_HBD = layer.finish(x_HBD, asked_HBD, x_TBD, key_TBD)
         chunk_BHA = self.action_head(self.decoder.norm(x_HBD).transpose(0, 1))
         return torch.as_tensor(chunk_BHA[0])
 
+    def _cells(self, image: torch.Tensor) -> torch.Tensor:
+        """Tokens of a camera."""
+        maps_BDRS = self.encoder_img_feat_input_proj(self.backbone(image.unsqueeze(0)))
+        return torch.as_tensor(maps_BDRS.flatten(2).permute(2, 0, 1))
 
-def _positions(config: ACTConfig) -> torch.Tensor:
-    """Of the tokens of all cameras, ``(T, 1, D)``."""
+    def _fixed(self) -> tuple[torch.Tensor, ...]:
+        """The latent's token, and the positions of all tokens."""
+        latent_BL = self.get_buffer("latent")
+        vectors_VBD = self.encoder_1d_feature_pos_embed.weight.unsqueeze(1)
+        position_TBD = torch.cat((vectors_VBD, *_positions(self.config, latent_BL.device)))
+        return self.encoder_latent_input_proj(latent_BL), position_TBD
+
+    def _begin(self) -> tuple[torch.Tensor, ...]:
+        """How the first decoder layer begins: it sees no observation yet."""
+        if not len(self.decoder.layers):
+            return ()
+        first = cast(DecoderLayer, self.decoder.layers[0])
+        return first.begin(self.get_buffer("rows"), self.decoder_pos_embed.weight.unsqueeze(1))
+
+
+def _positions(config: ACTConfig, device: torch.device) -> list[torch.Tensor]:
+    """Of the tokens of each camera, ``(T, 1, D)``."""
     halvings = 4 if config.replace_final_stride_with_dilation else 5
-    parts = [torch.zeros(0, 1, config.dim_model)]
+    parts = []
     for image in config.images:
         rows, columns = image.shape[1:]
         for _ in range(halvings):
             rows, columns = (rows + 1) // 2, (columns + 1) // 2
-        parts.append(map_positions(rows, columns, config.dim_model))
-    return torch.cat(parts)
+        parts.append(map_positions(rows, columns, config.dim_model, device))
+    return parts

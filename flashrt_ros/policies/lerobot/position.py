@@ -1,4 +1,4 @@
-"""Positions of the cells of a feature map as sines and cosines, made once."""
+"""Positions of the cells of a feature map as sines and cosines."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import math
 import torch
 
 
-def map_positions(rows: int, columns: int, width: int) -> torch.Tensor:
+def map_positions(rows: int, columns: int, width: int, device: torch.device) -> torch.Tensor:
     """Position embedding of a feature map, row by row.
 
     Positions count from 1 and are scaled to end at two pi, as in
@@ -19,16 +19,18 @@ def map_positions(rows: int, columns: int, width: int) -> torch.Tensor:
         columns: Of the map.
         width: D, a multiple of 4: one half for the row, one for the column, each of which is sines
             and cosines in turn.
+        device: Where they are calculated: not every device rounds a sine in the same way.
 
     Returns:
-        ``(rows * columns, 1, D)`` float32 on the CPU.
+        ``(rows * columns, 1, D)`` float32.
     """
     half = width // 2
-    ones = torch.ones(1, rows, columns)
+    ones = torch.ones(1, rows, columns, device=device)
     row, column = ones.cumsum(1), ones.cumsum(2)
     row = row / (row[:, -1:, :] + 1e-6) * (2 * math.pi)
     column = column / (column[:, :, -1:] + 1e-6) * (2 * math.pi)
-    period = 10000 ** (2 * (torch.arange(half, dtype=torch.float32) // 2) / half)
+    order = torch.arange(half, dtype=torch.float32, device=device)
+    period = 10000 ** (2 * (order // 2) / half)
     parts = []
     for place in (row, column):
         angle = place.unsqueeze(-1) / period

@@ -49,8 +49,9 @@ class CudaDevice(Device):
 
     captures = True
     integrated = False
-    # cuBLAS keeps one for each stream that computes, 32 MiB on recent GPUs.
-    workspace_bytes = len((Lane.CONTROL, Lane.PLANNER)) * (32 << 20)
+    # cuBLAS keeps one for each stream that computes, 32 MiB on recent GPUs; beside a plan's stream
+    # two others compute, at most, in the policies of this package.
+    workspace_bytes = (len((Lane.CONTROL, Lane.PLANNER)) + 2) * (32 << 20)
 
     def __init__(self, index: int) -> None:
         self.name = f"cuda:{index}"

@@ -1,0 +1,227 @@
+"""The chains of ``pointwise`` as Triton kernels, a kernel each; imported on CUDA only.
+
+Nothing is contracted but where torch's own kernels are: there ``fma`` is written out. Subnormal
+numbers are kept, as torch's build keeps them and Triton's usual options do not.
+
+Tensor suffixes: as in ``pointwise``.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from triton.language.extra.cuda import libdevice
+
+from flashrt_ros.errors import UnsupportedError
+
+_AS_WRITTEN = {"enable_fp_fusion": False, "enable_reflect_ftz": False}
+_BLOCK = 2048
+_MOST_ROUNDS = 16
+
+
+# Not specialised on sizes: one compilation for each way in which it is called.
+@triton.jit(do_not_specialize=["plane", "channels"])  # type: ignore[untyped-decorator]
+def _affine_kernel(  # type: ignore[no-untyped-def]
+    x_ptr,
+    scale_ptr,
+    shift_ptr,
+    residual_ptr,
+    out_ptr,
+    plane,
+    channels,
+    adds: tl.constexpr,
+    active: tl.constexpr,
+    block: tl.constexpr,
+):
+    row = tl.program_id(0)
+    inner = tl.program_id(1) * block + tl.arange(0, block)
+    known = inner < plane
+    at = row.to(tl.int64) * plane + inner
+    channel = row % channels
+    y = tl.load(x_ptr + at, mask=known) * tl.load(scale_ptr + channel)
+    y = y + tl.load(shift_ptr + channel)
+    if adds:
+        y = y + tl.load(residual_ptr + at, mask=known)
+    if active:
+        y = tl.maximum(y, 0.0, propagate_nan=tl.PropagateNan.ALL)
+    tl.store(out_ptr + at, y, mask=known)
+
+
+def affine(
+    x_BCRS: torch.Tensor,
+    scale_C: torch.Tensor,
+    shift_C: torch.Tensor,
+    residual_BCRS: torch.Tensor | None,
+    *,
+    active: bool,
+) -> torch.Tensor:
+    """See ``pointwise.affine``.
+
+    Raises:
+        UnsupportedError: Maps do not lie one after another, or are not of float32.
+    """
+    _check(x_BCRS, scale_C, shift_C, residual_BCRS)
+    batch, channels, rows, columns = x_BCRS.shape
+    plane = rows * columns
+    out_BCRS = torch.empty_like(x_BCRS)
+    block = min(triton.next_power_of_2(plane), _BLOCK)
+    _affine_kernel[(batch * channels, triton.cdiv(plane, block))](
+        x_BCRS,
+        scale_C,
+        shift_C,
+        x_BCRS if residual_BCRS is None else residual_BCRS,
+        out_BCRS,
+        plane,
+        channels,
+        adds=residual_BCRS is not None,
+        active=active,
+        block=block,
+        num_warps=4,
+        **_AS_WRITTEN,
+    )
+    return out_BCRS
+
+
+@triton.jit
+def _join(  # type: ignore[no-untyped-def]
+    mean_1, m2_1, count_1, lane_1, mean_2, m2_2, count_2, lane_2
+):
+    """Moments of two sets of elements; which set comes first decides how they are rounded."""
+    swapped = lane_2 < lane_1
+    mean = tl.where(swapped, mean_2, mean_1)
+    delta = tl.where(swapped, mean_1, mean_2) - mean
+    count = tl.where(swapped, count_2, count_1)
+    both = count_1 + count_2
+    share = tl.div_rn(both - count, both)
+    m2 = tl.fma(delta * delta * count, share, m2_1 + m2_2)
+    return tl.fma(delta, share, mean), m2, both, tl.minimum(lane_1, lane_2)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _moments(  # type: ignore[no-untyped-def]
+    x_ptr,
+    bias_ptr,
+    length: tl.constexpr,
+    rounds: tl.constexpr,
+    threads: tl.constexpr,
+    biased: tl.constexpr,
+):
+    """Mean and variance of a group: Welford's, in the order of torch's kernel.
+
+    There and here a thread takes every so manieth element, and threads are joined in halves: those
+    of a warp, then the warps.
+    """
+    lane = tl.arange(0, threads)
+    mean = tl.zeros((threads,), tl.float32)
+    m2 = tl.zeros((threads,), tl.float32)
+    for turn in tl.static_range(rounds):
+        at = turn * threads + lane
+        x = tl.load(x_ptr + at)
+        if biased:
+            x = x + tl.load(bias_ptr + at // length)
+        delta = x - mean
+        mean = mean + tl.div_rn(delta, tl.full((threads,), turn + 1, tl.float32))
+        m2 = tl.fma(delta, x - mean, m2)
+    count = tl.full((threads,), rounds, tl.float32)
+    mean, m2, count, _ = tl.reduce((mean, m2, count, lane), 0, _join)
+    return mean, tl.div_rn(m2, count)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _norm_mish_kernel(  # type: ignore[no-untyped-def]
+    x_ptr,
+    bias_ptr,
+    weight_ptr,
+    shift_ptr,
+    film_ptr,
+    residual_ptr,
+    out_ptr,
+    epsilon,
+    groups: tl.constexpr,
+    group: tl.constexpr,
+    length: tl.constexpr,
+    rounds: tl.constexpr,
+    threads: tl.constexpr,
+    biased: tl.constexpr,
+    films: tl.constexpr,
+    adds: tl.constexpr,
+):
+    number = tl.program_id(0)
+    first = (number % groups) * group
+    film_ptr += (number // groups) * groups * group * films
+    start = number * group * length
+    x_ptr += start
+    mean, var = _moments(x_ptr, bias_ptr + first, length, rounds, threads, biased)
+    root = libdevice.rsqrt(var + epsilon)
+    for turn in tl.static_range(rounds):
+        at = turn * threads + tl.arange(0, threads)
+        channel = first + at // length
+        x = tl.load(x_ptr + at)
+        if biased:
+            x = x + tl.load(bias_ptr + channel)
+        scale = root * tl.load(weight_ptr + channel)
+        y = tl.fma(scale, x, tl.load(shift_ptr + channel) - scale * mean)
+        y = y * libdevice.tanh(libdevice.log1p(libdevice.exp(y)))
+        if films == 2:
+            y = tl.load(film_ptr + channel) * y
+            y = y + tl.load(film_ptr + groups * group + channel)
+        if films == 1:
+            y = y + tl.load(film_ptr + channel)
+        if adds:
+            y = y + tl.load(residual_ptr + start + at)
+        tl.store(out_ptr + start + at, y)
+
+
+def norm_mish(
+    x_BCH: torch.Tensor,
+    bias_C: torch.Tensor | None,
+    weight_C: torch.Tensor,
+    shift_C: torch.Tensor,
+    film_BF: torch.Tensor | None,
+    residual_BCH: torch.Tensor | None,
+    *,
+    groups: int,
+    epsilon: float,
+) -> torch.Tensor:
+    """See ``pointwise.norm_mish``.
+
+    Raises:
+        UnsupportedError: The threads of torch's kernel would not all see equally many elements, or
+            there is one row only, of which torch has another kernel; or as ``affine``.
+    """
+    _check(x_BCH, bias_C, weight_C, shift_C, film_BF, residual_BCH)
+    batch, channels, length = x_BCH.shape
+    group = channels // groups
+    threads = 32 if group * length < 512 else 512
+    rounds = group * length // threads
+    if length == 1 or group * length % threads or not 1 <= rounds <= _MOST_ROUNDS:
+        raise UnsupportedError(f"groups of {group} channels and {length} rows")
+    out_BCH = torch.empty_like(x_BCH)
+    _norm_mish_kernel[(batch * groups,)](
+        x_BCH,
+        x_BCH if bias_C is None else bias_C,
+        weight_C,
+        shift_C,
+        x_BCH if film_BF is None else film_BF,
+        x_BCH if residual_BCH is None else residual_BCH,
+        out_BCH,
+        epsilon,
+        groups=groups,
+        group=group,
+        length=length,
+        rounds=rounds,
+        threads=threads,
+        biased=bias_C is not None,
+        films=0 if film_BF is None else film_BF.shape[1] // channels,
+        adds=residual_BCH is not None,
+        num_warps=threads // 32,  # as torch has
+        **_AS_WRITTEN,
+    )
+    return out_BCH
+
+
+def _check(*tensors: torch.Tensor | None) -> None:
+    for tensor in tensors:
+        if tensor is not None and not (tensor.is_contiguous() and tensor.dtype is torch.float32):
+            raise UnsupportedError("expected contiguous tensors of float32")
