@@ -8,7 +8,6 @@ computes the small ones.
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import subprocess
 import sys
@@ -16,23 +15,20 @@ from pathlib import Path
 
 import pytest
 import torch
-from hybrid_prefill_cases import Draw, all_cases, delta_inputs, error, good, rows_of
 
+cases = pytest.importorskip("hybrid_prefill_cases", reason="needs triton")
 DTYPES = [torch.float32, torch.bfloat16]
 
 
 @pytest.mark.cuda
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_kernels_do_what_torch_does(dtype: torch.dtype) -> None:
-    pytest.importorskip("triton")
-    found = {case.name: case.errors() for case in all_cases("cuda", dtype, small=False)}
-    assert not {name: errors for name, errors in found.items() if not good(errors)}
+    found = {case.name: case.errors() for case in cases.all_cases("cuda", dtype, small=False)}
+    assert not {name: errors for name, errors in found.items() if not cases.good(errors)}
 
 
 @pytest.mark.slow
 def test_small_ones_by_the_interpreter() -> None:
-    if importlib.util.find_spec("triton") is None:
-        pytest.skip("needs triton, which comes with torch for CUDA")
     root = Path(__file__).resolve().parent.parent
     environment = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": str(root)}
     script = root / "test" / "hybrid_prefill_cases.py"
@@ -46,8 +42,8 @@ def test_small_ones_by_the_interpreter() -> None:
 def test_the_state_has_the_same_bits_however_a_sequence_is_cut(
     dtype: torch.dtype, tokens: int
 ) -> None:
-    delta_chunks = pytest.importorskip("flashrt_ros.policies.hybrid.kernels.chunk").delta_chunks
-    *parts, state = delta_inputs(Draw("cuda", dtype), 2048, (4, 8), (128, 128))
+    delta_chunks = cases.delta_chunks
+    *parts, state = cases.delta_inputs(cases.Draw("cuda", dtype), 2048, (4, 8), (128, 128))
     _, whole = delta_chunks(*parts, state, 64)
     cut, other = state, state
     for n in range(0, 2048, tokens):
@@ -56,15 +52,14 @@ def test_the_state_has_the_same_bits_however_a_sequence_is_cut(
     assert torch.equal(cut, whole)
     # The control: other chunks, of which the sums are rounded in other places.
     assert not torch.equal(other, whole)
-    assert error(other, whole) < 1e-2
+    assert cases.error(other, whole) < 1e-2
 
 
 @pytest.mark.cuda
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_what_was_not_written_is_not_seen(dtype: torch.dtype) -> None:
-    attend = pytest.importorskip("flashrt_ros.policies.hybrid.kernels.attention").attend
-    draw = Draw("cuda", dtype)
-    keys, values = rows_of(draw, 4096, 2, 256, 1000)
+    attend, draw = cases.attend, cases.Draw("cuda", dtype)
+    keys, values = cases.rows_of(draw, 4096, 2, 256, 1000)
     query, positions = draw(100, 8, 256), torch.arange(900, 1000, device="cuda")
     found = attend(query, keys, values, positions)
     assert found.isfinite().all()

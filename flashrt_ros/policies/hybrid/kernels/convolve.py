@@ -51,7 +51,10 @@ def _convolve_kernel(  # type: ignore[no-untyped-def]
 
 
 def convolve_behind(
-    before_WC: torch.Tensor, x_TC: torch.Tensor, weight_CW: torch.Tensor
+    before_WC: torch.Tensor,
+    x_TC: torch.Tensor,
+    weight_CW: torch.Tensor,
+    blocks: tuple[int, int, int] | None = None,
 ) -> torch.Tensor:
     """As ``ops.convolve`` of both, one behind the other, which need not be copied together.
 
@@ -59,6 +62,7 @@ def convolve_behind(
         before_WC: ``(W - 1, C)``, the inputs before the pass.
         x_TC: Those of the pass.
         weight_CW: See there.
+        blocks: Tokens and channels of a program, and its warps; None: by the number of tokens.
 
     Returns:
         ``(T, C)``, contiguous.
@@ -67,12 +71,13 @@ def convolve_behind(
     tokens, channels = x_TC.shape
     out_TC = x_TC.new_empty((tokens, channels))
     # Weights are loaded anew by each program, so it takes many tokens where there are many.
-    block_t, block_c = (64 if tokens >= _MANY else min(16, triton.next_power_of_2(tokens))), 128
+    block_t, block_c, warps = blocks or (32 if tokens >= _MANY else 16, 128, 4)
+    block_t = min(block_t, triton.next_power_of_2(tokens))
     grid = (triton.cdiv(channels, block_c), triton.cdiv(tokens, block_t))
     _convolve_kernel[grid](
         before_WC, x_TC, weight_CW, out_TC, tokens, channels, before_WC.stride(0), x_TC.stride(0),
         *weight_CW.stride(), taps=weight_CW.shape[1], block_t=block_t, block_c=block_c,
-        num_warps=4,
+        num_warps=warps,
     )  # fmt: skip
     return out_TC
 
