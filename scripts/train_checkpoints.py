@@ -174,9 +174,7 @@ def act_forward(net: ACTNetwork, state_BS: torch.Tensor, images: torch.Tensor) -
     cells = net.encoder_img_feat_input_proj(net.backbone(images)).flatten(2).permute(2, 0, 1)
     vectors = [latent.unsqueeze(0), net.encoder_robot_state_input_proj(state_BS).unsqueeze(0)]
     x_TBD = torch.cat((*vectors, cells))
-    position = torch.cat(
-        (net.encoder_1d_feature_pos_embed.weight.unsqueeze(1), net.get_buffer("positions"))
-    )
+    _, position = net.fixed.get()
     for layer in net.encoder.layers:
         x_TBD = layer(x_TBD, position)
     x_TBD = net.encoder.norm(x_TBD)
@@ -234,20 +232,11 @@ def train_diffusion(
     }
     write_checkpoint(directory, config, {}, data.stats)
     net = DiffusionNetwork(read_config(read_checkpoint(directory))).to(device).train()
-    embedding = net.unet.diffusion_step_encoder[0]
-    table_KD = embedding.get_buffer("table").to(device)
     kept_K, noise_K = (
         torch.tensor([getattr(s, name) for s in net.schedule.steps], device=device)
         for name in ("root_kept", "root_noise")
     )
 
-    class Rows(nn.Module):
-        """The table for a batch of steps."""
-
-        def forward(self, step_B: torch.Tensor) -> torch.Tensor:
-            return table_KD[step_B]
-
-    net.unet.diffusion_step_encoder[0] = Rows()
     edge = (SIZE - 84) // 2
 
     def loss() -> torch.Tensor:
@@ -265,7 +254,6 @@ def train_diffusion(
         return functional.mse_loss(net.unet(noisy, step_B, condition).float(), noise)
 
     fit(net, loss, steps, 1e-4 if not small else 1e-3)
-    net.unet.diffusion_step_encoder[0] = embedding
     finish(directory, config, {f"diffusion.{k}": v for k, v in net.state_dict().items()}, data)
 
 

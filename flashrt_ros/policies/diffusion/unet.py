@@ -227,7 +227,8 @@ class Unet(nn.Module):
         Returns:
             ``(B, H, A)``.
         """
-        embedding_BD = self.embeddings.get()[step].expand(len(sample_BHA), -1)
+        (steps_KD,) = self.embeddings.get()
+        embedding_BD = steps_KD[step].expand(len(sample_BHA), -1)
         active_BD = functional.mish(torch.cat([embedding_BD, global_cond_BD], dim=-1))
         x = sample_BHA.transpose(1, 2)
         skipped: list[torch.Tensor] = []
@@ -247,4 +248,4 @@ class Unet(nn.Module):
     def _embeddings(self) -> tuple[torch.Tensor, ...]:
         """Of each denoising step, one at a time: a product of all at once has other bits."""
         steps = range(len(self.diffusion_step_encoder[0].get_buffer("timesteps")))
-        return tuple(self.diffusion_step_encoder(step) for step in steps)
+        return (torch.cat([self.diffusion_step_encoder(step) for step in steps]),)

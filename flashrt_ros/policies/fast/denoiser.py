@@ -143,7 +143,7 @@ class FastUnet(nn.Module):
     def __init__(self, unet: Unet, dtype: torch.dtype) -> None:
         super().__init__()
         self.dtype = dtype
-        self.register_buffer("steps", torch.cat(unet.embeddings.get()))
+        self.register_buffer("steps", unet.embeddings.get()[0])
         sources: list[ResidualBlock] = []
 
         def make(block: nn.Module) -> FastResidualBlock:

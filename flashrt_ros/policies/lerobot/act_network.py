@@ -113,6 +113,16 @@ class DecoderLayer(FeedForward):
         self.multihead_attn = Attention(config.dim_model, config.n_heads)
         self.norm1, self.norm2, self.norm3 = (nn.LayerNorm(config.dim_model) for _ in range(3))
 
+    def forward(
+        self,
+        x_HBD: torch.Tensor,
+        query_HBD: torch.Tensor,
+        memory_TBD: torch.Tensor,
+        memory_key_TBD: torch.Tensor,
+    ) -> torch.Tensor:
+        """Returns rows of the same shape; see ``begin`` and ``finish``."""
+        return self.finish(*self.begin(x_HBD, query_HBD), memory_TBD, memory_key_TBD)
+
     def begin(
         self, x_HBD: torch.Tensor, query_HBD: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -251,9 +261,11 @@ class ACTNetwork(nn.Module):
         x_HBD = self.get_buffer("rows")
         for number, part in enumerate(self.decoder.layers):
             layer = cast(DecoderLayer, part)
-            begun = layer.begin(x_HBD, query_HBD) if number else self.begun.get()
-            x_HBD, asked_HBD = begun
-            x_HBD = layer.finish(x_HBD, asked_HBD, x_TBD, key_TBD)
+            if number:
+                x_HBD = layer(x_HBD, query_HBD, x_TBD, key_TBD)
+            else:
+                x_HBD, asked_HBD = self.begun.get()
+                x_HBD = layer.finish(x_HBD, asked_HBD, x_TBD, key_TBD)
         chunk_BHA = self.action_head(self.decoder.norm(x_HBD).transpose(0, 1))
         return torch.as_tensor(chunk_BHA[0])
 
