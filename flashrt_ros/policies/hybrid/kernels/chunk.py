@@ -30,6 +30,16 @@ _EPSILON = tl.constexpr(1e-6)
 _LEAST_DECAY = tl.constexpr(-104.0)
 
 
+@triton.jit
+def softplus(x):  # type: ignore[no-untyped-def]
+    """log(1 + e^x); where that is nearly e^x, one and a little would round the little away."""
+    power = tl.exp(tl.minimum(x, 20.0))
+    z = power / (power + 2.0)
+    square = z * z
+    few = 2.0 * z * (1.0 + square * (1 / 3 + square * (1 / 5 + square * (1 / 7 + square / 9))))
+    return tl.where(x > 20.0, x, tl.where(power < 0.5, few, tl.log(1.0 + power)))
+
+
 @triton.jit  # type: ignore[untyped-decorator]
 def _merge(  # type: ignore[no-untyped-def]
     whole, system, size: tl.constexpr, width: tl.constexpr, precision: tl.constexpr
@@ -123,9 +133,7 @@ def _chunk_kernel(  # type: ignore[no-untyped-def]
     if raw:
         # As ``delta_rule.delta_gates``; pads leave no trace.
         decay += tl.load(bias_ptr + head)
-        power = tl.exp(tl.minimum(decay, 20.0))
-        few = tl.where(decay < -10.0, power, tl.log(1.0 + power))
-        decay = -tl.exp(tl.load(speed_ptr + head)) * tl.where(decay > 20.0, decay, few)
+        decay = -tl.exp(tl.load(speed_ptr + head)) * softplus(decay)
         rate = (1.0 / (1.0 + tl.exp(-rate))).to(dtype).to(tl.float32)
         real = known
         if counted:
