@@ -309,6 +309,7 @@ class Blocks:
         merge: Precision of the products that merge them, in bfloat16 models.
         parts: Programs for each chunk and head; 0 takes as many as the device is filled by.
         chunk_warps: Of a program that makes them.
+        registers: Most of a thread of such a program; None leaves it to the compiler.
         walk: Columns of the state that one program carries.
         walk_warps: Of such a program.
         stages: Chunks that it loads ahead, and one.
@@ -321,6 +322,7 @@ class Blocks:
     merge: str = "tf32"
     parts: int = 0
     chunk_warps: int = 4
+    registers: int | None = None
     walk: int = 32
     walk_warps: int = 4
     stages: int = 3
@@ -417,7 +419,7 @@ def delta_chunks(
         decay_TH.stride(0), rate_TH.stride(0), keys**-0.5,
         **common, **cut, raw=layer is not None, keys=keys, served=heads // key_TIK.shape[1],
         block_s=block_s, base=min(blocks.base, block_c), merge=blocks.merge if half else "ieee",
-        num_warps=blocks.chunk_warps,
+        num_warps=blocks.chunk_warps, maxnreg=blocks.registers,
     )  # fmt: skip
     _walk_kernel[(first_key // block_v, heads)](
         move, whole, state_HKV, begin, after_HKV, chunks,
