@@ -59,6 +59,8 @@ def rows() -> Iterator[None]:
     for (batch, channels, length, groups), factors in itertools.product(shapes, (0, 1, 2)):
         x, residual = torch.randn(2, batch, channels, length)
         bias, weight, shift = torch.randn(3, channels)
+        if factors == 1:  # channels inside
+            x = x.transpose(1, 2).contiguous().transpose(1, 2)
         film = torch.randn(batch, channels * factors) if factors else None
         adds = factors == 0
         given = (x, None if adds else bias, weight, shift, film, residual if adds else None)

@@ -17,7 +17,7 @@ import pytest
 import torch
 from torch import nn
 
-from flashrt_ros.policies.exact import pointwise
+from flashrt_ros.policies.exact import convolution, pointwise, proof
 from flashrt_ros.policies.registry import load_policy
 from flashrt_ros.runtime.device import side_by_side
 from flashrt_ros.runtime.session import PolicySession
@@ -51,24 +51,29 @@ def test_affine(shape: tuple[int, ...], adds: bool, active: bool, strange: bool)
     scale, shift = (drawn(shape[1], seed=n) for n in (3, 4))
     given = (x, scale, shift, residual if adds else None)
     found = pointwise_kernel.affine(*given, active=active)
-    assert pointwise.same_bits(found, pointwise._affine(*given, active=active))
+    assert proof.same_bits(found, pointwise._affine(*given, active=active))
     contracted = torch.addcmul(shift.view(-1, 1, 1), x, scale.view(-1, 1, 1))
     if not (adds or active):
-        assert not pointwise.same_bits(found, contracted)
+        assert not proof.same_bits(found, contracted)
 
 
+@pytest.mark.parametrize("inside", [False, True])
 @pytest.mark.parametrize("strange", [False, True])
 @pytest.mark.parametrize("factors", [0, 1, 2])
 @pytest.mark.parametrize(
     ("channels", "length", "groups"),
     [(512, 16, 8), (1024, 8, 8), (2048, 4, 8), (64, 16, 8), (64, 128, 8), (32, 2, 2)],
 )
-def test_norm_mish(channels: int, length: int, groups: int, factors: int, strange: bool) -> None:
+def test_norm_mish(
+    channels: int, length: int, groups: int, factors: int, strange: bool, inside: bool
+) -> None:
     from flashrt_ros.policies.exact import pointwise_kernel
 
     # One strange number makes a whole group strange: most groups stay as they are.
     x = drawn(40, channels, length, seed=1, strange=strange)
     residual = drawn(40, channels, length, seed=2, strange=strange)
+    if inside:
+        x = x.transpose(1, 2).contiguous().transpose(1, 2)
     bias, weight, shift = (drawn(channels, seed=n) for n in (3, 4, 5))
     # Mish sees large and small numbers of either sign.
     weight *= 30
@@ -77,18 +82,24 @@ def test_norm_mish(channels: int, length: int, groups: int, factors: int, strang
     options = {"groups": groups, "epsilon": 1e-5}
     found = pointwise_kernel.norm_mish(*given, **options)
     expected = pointwise._norm_mish(*given, **options)
-    assert pointwise.same_bits(found, expected)
-    assert not pointwise.same_bits(found, expected * 1.0000001)
+    assert proof.same_bits(found, expected)
+    assert not proof.same_bits(found, expected * 1.0000001)
 
 
-def test_a_convolution_leaves_its_bias_to_the_next_kernel() -> None:
-    conv = nn.Conv1d(64, 128, 5, padding=2, device="cuda")
-    x = drawn(1, 64, 16, seed=1)
-    apart, bias = pointwise.convolve(conv, x)
+@pytest.mark.parametrize("inside", [False, True])
+def test_a_convolution_leaves_its_bias_to_the_next_kernel(inside: bool) -> None:
+    conv = nn.Conv1d(256, 512, 5, padding=2, device="cuda")
+    x = drawn(1, 256, 16, seed=1)
+    expected = conv(x)
+    if inside:
+        x = x.transpose(1, 2).contiguous().transpose(1, 2)
+    apart, bias = convolution.convolve(conv, x)
     assert bias is conv.bias
-    assert pointwise.same_bits(apart + bias.view(-1, 1), conv(x))
+    assert proof.same_bits(apart + bias.view(-1, 1), expected)
     with torch.enable_grad():
-        assert pointwise.convolve(conv, x)[1] is None
+        whole, bias = convolution.convolve(conv, x)
+    assert bias is None
+    assert proof.same_bits(whole, expected)
 
 
 def test_branches_of_a_captured_graph() -> None:
@@ -138,7 +149,7 @@ def test_a_checkpoint_acts_with_the_same_bits_as_without(
         settings = diffusion_files.CASES["two cameras"]
         directory = diffusion_files.write(tmp_path, **settings)
         seen = list(diffusion_files.observations(diffusion_files.config(**settings), 12))
-    monkeypatch.setattr(pointwise, "VERDICTS", {})
+    monkeypatch.setattr(proof, "VERDICTS", {})
 
     def run(seed: int = 3) -> torch.Tensor:
         session = PolicySession(load_policy(directory), device="cuda", seed=seed)
@@ -147,8 +158,8 @@ def test_a_checkpoint_acts_with_the_same_bits_as_without(
         return actions
 
     found = run()
-    assert any(pointwise.VERDICTS.values())
-    monkeypatch.setattr(pointwise, "_reachable", lambda x: False)
+    assert any(proof.VERDICTS.values())
+    monkeypatch.setattr(proof, "reachable", lambda x: False)
     assert torch.equal(run(), found)
     if family == "diffusion":
         assert not torch.equal(run(4), found)

@@ -13,14 +13,14 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
-from flashrt_ros.policies.exact import pointwise
+from flashrt_ros.policies.exact import convolution, pointwise, proof
 from flashrt_ros.policies.exact.once import Once, settle_
 from flashrt_ros.runtime.derived import derived_names
 from flashrt_ros.runtime.device.side_by_side import side_by_side
@@ -45,8 +45,8 @@ def test_affine_is_a_chain_of_single_operators(active: bool, adds: bool) -> None
     expected = expected + residual if adds else expected
     expected = torch.relu(expected) if active else expected
     found = pointwise.affine(x, scale, shift, residual if adds else None, active=active)
-    assert pointwise.same_bits(found, expected)
-    assert not pointwise.same_bits(found, torch.nextafter(expected, torch.tensor(9.0)))
+    assert proof.same_bits(found, expected)
+    assert not proof.same_bits(found, torch.nextafter(expected, torch.tensor(9.0)))
 
 
 @pytest.mark.parametrize("factors", [0, 1, 2])
@@ -62,10 +62,10 @@ def test_norm_mish_is_what_the_modules_do(factors: int, adds: bool) -> None:
         *scale, shift = film.unsqueeze(-1).split(16, dim=1)
         expected = (scale[0] * expected if scale else expected) + shift
     expected = expected + residual if adds else expected
-    seen, bias = pointwise.convolve(conv, x)
+    seen, bias = convolution.convolve(conv, x)
     assert bias is None  # on a CPU it is part of the convolution, with bits of its own
     found = pointwise.norm_mish(seen, bias, norm, film, residual if adds else None)
-    assert pointwise.same_bits(found, expected)
+    assert proof.same_bits(found, expected)
 
 
 def broken(*args: Any, **options: Any) -> torch.Tensor:
@@ -94,8 +94,8 @@ def test_a_kernel_is_taken_only_if_every_bit_is_the_chains(
     module.affine = counted  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "flashrt_ros.policies.exact.pointwise_kernel", module)
     monkeypatch.setattr("flashrt_ros.policies.exact.pointwise_kernel", module, raising=False)
-    monkeypatch.setattr(pointwise, "VERDICTS", {})
-    monkeypatch.setattr(pointwise, "_reachable", lambda x: True)
+    monkeypatch.setattr(proof, "VERDICTS", {})
+    monkeypatch.setattr(proof, "reachable", lambda x: True)
     capturing = [True]
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: capturing[0])
     x, scale, shift = torch.randn(1, 3, 4, 4), torch.randn(3), torch.randn(3)
@@ -103,20 +103,45 @@ def test_a_kernel_is_taken_only_if_every_bit_is_the_chains(
 
     def run() -> None:
         found = pointwise.affine(x, scale, shift, active=True)
-        assert pointwise.same_bits(found, expected)
+        assert proof.same_bits(found, expected)
 
     run()
     assert not calls
-    assert not pointwise.VERDICTS  # within a capture nothing can be found out
+    assert not proof.VERDICTS  # within a capture nothing can be found out
     capturing[0] = False
     run()
-    assert list(pointwise.VERDICTS.values()) == [taken]
+    assert list(proof.VERDICTS.values()) == [taken]
     compared = len(calls) - taken
     run()
     assert len(calls) == compared + 2 * taken
     # Tensors of another shape are another question.
     pointwise.affine(x[..., :2].contiguous(), scale, shift, active=True)
-    assert len(pointwise.VERDICTS) == 2
+    assert len(proof.VERDICTS) == 2
+
+
+def test_a_convolution_has_its_bits_whichever_way_is_taken(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    conv, x = nn.Conv1d(8, 16, 5, padding=2), torch.randn(1, 8, 12)
+    weight, expected = conv.weight.clone(), conv(x)
+    monkeypatch.setattr(proof, "reachable", lambda x: True)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: SimpleNamespace(synchronize=bool))
+    for ways in (convolution.WAYS, ()):
+        monkeypatch.setattr(proof, "VERDICTS", {})
+        monkeypatch.setattr(convolution, "WAYS", ways)
+        seen, bias = convolution.convolve(conv, x)
+        assert len(proof.VERDICTS) >= bool(ways)
+        whole = seen if bias is None else seen + bias.view(-1, 1)
+        assert proof.same_bits(whole, expected)
+    # Weights that were laid out anew are the same, and so is what anyone else makes of them.
+    convolution._lay_out_(conv)
+    assert not conv.weight.is_contiguous()
+    assert torch.equal(conv.weight, weight)
+    assert proof.same_bits(convolution.convolve(conv, x)[0], expected)
+    inside = convolution._channels_inside(conv, x)
+    torch.testing.assert_close(inside + conv.bias.view(-1, 1), expected)
+    assert inside.transpose(1, 2).is_contiguous()
 
 
 class Doubled(nn.Module):

@@ -23,8 +23,9 @@ from torch import nn
 from torch.nn import functional
 
 from flashrt_ros.errors import InvalidArgumentError
+from flashrt_ros.policies.exact.convolution import convolve
 from flashrt_ros.policies.exact.once import Once
-from flashrt_ros.policies.exact.pointwise import convolve, norm_mish
+from flashrt_ros.policies.exact.pointwise import norm_mish
 from flashrt_ros.runtime.device.side_by_side import side_by_side
 
 _LAST_GROUPS = 8
@@ -112,7 +113,7 @@ class ConvBlock(nn.Module):
         return self.behind(*self.convolve(x_BCH), residual_BCH=residual_BCH)
 
     def convolve(self, x_BCH: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """The convolution alone; see ``pointwise.convolve``."""
+        """The convolution alone; see ``convolution.convolve``."""
         return convolve(cast(nn.Conv1d, self.block[0]), x_BCH)
 
     def behind(

@@ -2,28 +2,23 @@
 
 Elsewhere than on CUDA, while gradients are recorded, or without Triton a chain runs as it is
 written here. On CUDA ``pointwise_kernel`` has a kernel of its name, which does the same operations
-in the same order, each rounded as torch's kernels round it. That is not taken on trust: torch, its
-compiler or a GPU may change. Before a kernel is used on tensors of some shape, it and the chain
-are given random ones of it; if one bit differs, the chain stays.
+in the same order, each rounded as torch's kernels round it. That is not taken on trust: before it
+is used on tensors of some shape, it and the chain are given random ones (see ``proof``).
 
 Tensor suffixes: B batch, C channels, H rows over time, R and S rows and columns of a map.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
-from typing import cast
+from collections.abc import Callable
 
 import torch
 from torch import nn
 from torch.nn import functional
 
-from flashrt_ros.runtime.noise import triton_found
+from flashrt_ros.policies.exact import proof
 
 Chain = Callable[..., torch.Tensor]
-
-VERDICTS: dict[Hashable, bool] = {}
-"""Chain, device, shapes and options to whether there is another way with the same bits."""
 
 _SPREADS = (0.0, 4.0)
 """Of the logarithms of random tensors' sizes: all of one order, and of many."""
@@ -59,7 +54,7 @@ def norm_mish(
     """A bias, group norm, Mish, conditioning, a residual.
 
     Args:
-        x_BCH: What a convolution left.
+        x_BCH: What a convolution left, whichever of channels and rows is the inner one.
         bias_C: Of that convolution; None: it is in there.
         norm: Group norm, with scale and shift.
         film_BF: Conditioning behind Mish: a factor and then a summand for each channel (F = 2 C),
@@ -69,18 +64,6 @@ def norm_mish(
     weights = (norm.weight, norm.bias)
     options = {"groups": norm.num_groups, "epsilon": norm.eps}
     return _run(_norm_mish, x_BCH, bias_C, *weights, film_BF, residual_BCH, **options)
-
-
-def convolve(conv: nn.Conv1d, x_BCH: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Convolves over time, and returns the bias, too, where it is still to be added.
-
-    On CUDA torch adds it by a kernel of its own, which is left to the next kernel.
-    """
-    if _reachable(x_BCH):
-        key = ("bias", *_key(x_BCH, conv.weight), conv.stride, conv.padding)
-        if _verdict(key, lambda: _splits(conv, x_BCH)):
-            return _without_bias(conv, x_BCH), conv.bias
-    return conv(x_BCH), None
 
 
 def _affine(
@@ -121,34 +104,16 @@ def _norm_mish(
     return out if residual_BCH is None else out + residual_BCH
 
 
-def _without_bias(conv: nn.Conv1d, x_BCH: torch.Tensor) -> torch.Tensor:
-    return functional.conv1d(
-        x_BCH,
-        conv.weight,
-        stride=conv.stride,
-        padding=cast(tuple[int, ...], conv.padding),
-        dilation=conv.dilation,
-        groups=conv.groups,
-    )
-
-
-def _splits(conv: nn.Conv1d, x_BCH: torch.Tensor) -> bool:
-    if conv.bias is None:
-        return False
-    x_BCH = _drawn(x_BCH, _SPREADS[0], torch.Generator(x_BCH.device).manual_seed(0))
-    return same_bits(conv(x_BCH), _without_bias(conv, x_BCH) + conv.bias.view(-1, 1))
-
-
 def _run(chain: Chain, *tensors: torch.Tensor | None, **options: float) -> torch.Tensor:
     """Runs the kernel of the chain if it gives the chain's bits, else the chain."""
     known = [tensor for tensor in tensors if tensor is not None]
-    if _reachable(known[0]):
+    if proof.reachable(known[0]):
         from flashrt_ros.policies.exact import pointwise_kernel
 
         kernel: Chain = getattr(pointwise_kernel, chain.__name__.lstrip("_"))
         missing = tuple(tensor is None for tensor in tensors)
-        key = (chain, *_key(*known), missing, *options.items())
-        if _verdict(key, lambda: _agree(kernel, chain, tensors, options)):
+        key = (chain, *proof.key(*known), missing, *options.items())
+        if proof.verdict(key, lambda: _agree(kernel, chain, tensors, options)):
             return kernel(*tensors, **options)
     return chain(*tensors, **options)
 
@@ -159,41 +124,12 @@ def _agree(
     tensors: tuple[torch.Tensor | None, ...],
     options: dict[str, float],
 ) -> bool:
-    first = next(tensor for tensor in tensors if tensor is not None)
-    random = torch.Generator(first.device).manual_seed(0)
     for spread in _SPREADS:
-        given = [None if tensor is None else _drawn(tensor, spread, random) for tensor in tensors]
+        given = proof.drawn(tensors, spread)
         try:
             found = kernel(*given, **options)
         except Exception:  # Triton has no common ground for what its compiler raises.
             return False
-        if not same_bits(found, chain(*given, **options)):
+        if not proof.same_bits(found, chain(*given, **options)):
             return False
     return True
-
-
-def _drawn(like: torch.Tensor, spread: float, random: torch.Generator) -> torch.Tensor:
-    size = torch.empty_like(like).normal_(generator=random).mul_(spread).exp_()
-    return torch.empty_like(like).normal_(generator=random).mul_(size)
-
-
-def same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Whether two float32 tensors hold the same bits, signs of zero and NaN included."""
-    return torch.equal(one.view(torch.int32), other.view(torch.int32))
-
-
-def _reachable(x: torch.Tensor) -> bool:
-    return x.is_cuda and not torch.is_grad_enabled() and triton_found()
-
-
-def _key(*tensors: torch.Tensor) -> tuple[Hashable, ...]:
-    return (tensors[0].device, *((t.dtype, t.shape, t.stride()) for t in tensors))
-
-
-def _verdict(key: Hashable, find: Callable[[], bool]) -> bool:
-    if key not in VERDICTS:
-        # What is found out has to be read by the host. Every capture comes after a plain call.
-        if torch.cuda.is_current_stream_capturing():
-            return False
-        VERDICTS[key] = find()
-    return VERDICTS[key]

@@ -83,6 +83,12 @@ def affine(
     return out_BCRS
 
 
+@triton.jit  # type: ignore[untyped-decorator]
+def _place(channel, row, channels: tl.constexpr, length: tl.constexpr, inside: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Where an element lies: channels inside, or rows."""
+    return row * channels + channel if inside else channel * length + row
+
+
 @triton.jit
 def _join(  # type: ignore[no-untyped-def]
     mean_1, m2_1, count_1, lane_1, mean_2, m2_2, count_2, lane_2
@@ -102,7 +108,9 @@ def _join(  # type: ignore[no-untyped-def]
 def _moments(  # type: ignore[no-untyped-def]
     x_ptr,
     bias_ptr,
+    channels: tl.constexpr,
     length: tl.constexpr,
+    inside: tl.constexpr,
     rounds: tl.constexpr,
     threads: tl.constexpr,
     biased: tl.constexpr,
@@ -117,7 +125,7 @@ def _moments(  # type: ignore[no-untyped-def]
     m2 = tl.zeros((threads,), tl.float32)
     for turn in tl.static_range(rounds):
         at = turn * threads + lane
-        x = tl.load(x_ptr + at)
+        x = tl.load(x_ptr + _place(at // length, at % length, channels, length, inside))
         if biased:
             x = x + tl.load(bias_ptr + at // length)
         delta = x - mean
@@ -139,25 +147,32 @@ def _norm_mish_kernel(  # type: ignore[no-untyped-def]
     out_ptr,
     epsilon,
     groups: tl.constexpr,
-    group: tl.constexpr,
+    channels: tl.constexpr,
     length: tl.constexpr,
+    inside: tl.constexpr,
+    residual_inside: tl.constexpr,
     rounds: tl.constexpr,
     threads: tl.constexpr,
     biased: tl.constexpr,
     films: tl.constexpr,
     adds: tl.constexpr,
 ):
-    number = tl.program_id(0)
-    first = (number % groups) * group
-    film_ptr += (number // groups) * groups * group * films
-    start = number * group * length
-    x_ptr += start
-    mean, var = _moments(x_ptr, bias_ptr + first, length, rounds, threads, biased)
+    batch = tl.program_id(0) // groups
+    first = (tl.program_id(0) % groups) * (channels // groups)
+    film_ptr += batch * channels * films
+    x_ptr += batch * channels * length
+    residual_ptr += batch * channels * length
+    out_ptr += batch * channels * length
+    start = x_ptr + _place(first, 0, channels, length, inside)
+    mean, var = _moments(
+        start, bias_ptr + first, channels, length, inside, rounds, threads, biased
+    )
     root = libdevice.rsqrt(var + epsilon)
     for turn in tl.static_range(rounds):
         at = turn * threads + tl.arange(0, threads)
         channel = first + at // length
-        x = tl.load(x_ptr + at)
+        place = _place(channel, at % length, channels, length, inside)
+        x = tl.load(x_ptr + place)
         if biased:
             x = x + tl.load(bias_ptr + channel)
         scale = root * tl.load(weight_ptr + channel)
@@ -165,12 +180,13 @@ def _norm_mish_kernel(  # type: ignore[no-untyped-def]
         y = y * libdevice.tanh(libdevice.log1p(libdevice.exp(y)))
         if films == 2:
             y = tl.load(film_ptr + channel) * y
-            y = y + tl.load(film_ptr + groups * group + channel)
+            y = y + tl.load(film_ptr + channels + channel)
         if films == 1:
             y = y + tl.load(film_ptr + channel)
         if adds:
-            y = y + tl.load(residual_ptr + start + at)
-        tl.store(out_ptr + start + at, y)
+            other = _place(channel, at % length, channels, length, residual_inside)
+            y = y + tl.load(residual_ptr + other)
+        tl.store(out_ptr + place, y)
 
 
 def norm_mish(
@@ -188,9 +204,10 @@ def norm_mish(
 
     Raises:
         UnsupportedError: The threads of torch's kernel would not all see equally many elements, or
-            there is one row only, of which torch has another kernel; or as ``affine``.
+            there is one row only, of which torch has another kernel; or as ``affine``, but that
+            either of channels and rows may be inside.
     """
-    _check(x_BCH, bias_C, weight_C, shift_C, film_BF, residual_BCH)
+    _check(bias_C, weight_C, shift_C, film_BF)
     batch, channels, length = x_BCH.shape
     group = channels // groups
     threads = 32 if group * length < 512 else 512
@@ -208,8 +225,10 @@ def norm_mish(
         out_BCH,
         epsilon,
         groups=groups,
-        group=group,
+        channels=channels,
         length=length,
+        inside=_inside(x_BCH),
+        residual_inside=residual_BCH is not None and _inside(residual_BCH),
         rounds=rounds,
         threads=threads,
         biased=bias_C is not None,
@@ -219,6 +238,13 @@ def norm_mish(
         **_AS_WRITTEN,
     )
     return out_BCH
+
+
+def _inside(x_BCH: torch.Tensor) -> bool:
+    """Whether channels are the inner ones rather than rows."""
+    inside = not x_BCH.is_contiguous()
+    _check(x_BCH.transpose(1, 2) if inside else x_BCH)
+    return inside
 
 
 def _check(*tensors: torch.Tensor | None) -> None:
