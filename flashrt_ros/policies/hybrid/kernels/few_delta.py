@@ -12,6 +12,7 @@ import torch
 import triton
 import triton.language as tl
 
+from flashrt_ros.policies.hybrid.kernels.inverse import softplus
 from flashrt_ros.policies.hybrid.step import Advance
 
 
@@ -109,12 +110,10 @@ def _few_delta(  # type: ignore[no-untyped-def]
             q = q * tl.rsqrt(tl.sum(q * q, 0) + 1e-6) * (key_size**-0.5)
             key = key * tl.rsqrt(tl.sum(key * key, 0) + 1e-6)
             a = tl.load(decay_ptr + t * stride + h).to(tl.float32) + bias
-            power = tl.exp(tl.minimum(a, 20.0))
-            soft = tl.where(a > 20.0, a, tl.where(a < -10.0, power, tl.log(1.0 + power)))
             b = tl.load(rate_ptr + t * stride + h).to(tl.float32)
             rate = (1.0 / (1.0 + tl.exp(-b))).to(dtype).to(tl.float32)
             real = t < count
-            decay = tl.where(real, tl.exp(-speed * soft), 1.0)
+            decay = tl.where(real, tl.exp(-speed * softplus(a)), 1.0)
             rate = tl.where(real, rate, 0.0)
             state = state * decay
             change = (value - tl.sum(state * key[:, None], 0)) * rate

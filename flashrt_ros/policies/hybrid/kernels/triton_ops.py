@@ -10,9 +10,12 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from flashrt_ros.policies.hybrid.kernels.attention import attend
 from flashrt_ros.policies.hybrid.kernels.few_attend import few_attend, place_
 from flashrt_ros.policies.hybrid.kernels.few_delta import commit_, few_delta
 from flashrt_ros.policies.hybrid.kernels.linear import MOST_TOKENS, few_linear
+from flashrt_ros.policies.hybrid.kernels.many_delta import many_delta
+from flashrt_ros.policies.hybrid.kernels.norm import rms_norm, silu_product
 from flashrt_ros.policies.hybrid.ops import Norm, Ops, Rows
 from flashrt_ros.policies.hybrid.step import Advance, Step
 
@@ -44,6 +47,10 @@ def joined(linears: Sequence[nn.Linear]) -> torch.Tensor:
 class TritonOps(Ops):
     """See ``Ops``."""
 
+    def rms_norm(self, x_D: torch.Tensor, norm: Norm) -> torch.Tensor:
+        """See ``Ops``."""
+        return rms_norm(x_D, norm.weight, norm.eps)
+
     def linear(self, x_TD: torch.Tensor, weight_ED: torch.Tensor) -> torch.Tensor:
         """See ``Ops``."""
         if len(x_TD) > MOST_TOKENS:
@@ -71,7 +78,7 @@ class TritonOps(Ops):
         if len(x_TD) <= MOST_TOKENS:
             return few_linear(x_TD, weight, norm.weight, norm.eps, gated=True)
         gate_TE, up_TE = functional.linear(self.rms_norm(x_TD, norm), weight).chunk(2, dim=1)
-        return functional.silu(gate_TE) * up_TE
+        return silu_product(gate_TE, up_TE)
 
     def add_linear(
         self, x_TD: torch.Tensor, y_TE: torch.Tensor, linear: nn.Linear
@@ -89,11 +96,13 @@ class TritonOps(Ops):
         step: Step,
     ) -> tuple[torch.Tensor, Advance | None]:
         """See ``Ops``."""
-        if len(parts[0]) > MOST_TOKENS:
-            return super().delta(parts, state, layer, step)
         taps_CW = layer.conv1d.weight.squeeze(1)
         weights = (taps_CW, layer.A_log, layer.dt_bias, layer.norm.weight)
         eps = layer.config.rms_norm_eps
+        if len(parts[0]) > MOST_TOKENS:
+            if step.keeps or not step.chunk:
+                return super().delta(parts, state, layer, step)
+            return many_delta(parts, state, weights, eps, step.chunk, step.count_1), None
         return few_delta(parts, state, weights, eps, step.keeps, step.count_1)
 
     def commit_(self, advance: Advance, count_1: torch.Tensor) -> None:
@@ -121,7 +130,8 @@ class TritonOps(Ops):
     ) -> torch.Tensor:
         """See ``Ops``."""
         if len(query_TQS) > MOST_TOKENS:
-            return super().attend(query_TQS, gate_TQS, rows, step, first)
+            found = attend(query_TQS, *rows, step.positions_T, first, gate_TQS)
+            return found.view(len(query_TQS), -1)
         return few_attend(query_TQS, gate_TQS, rows, step.positions_T, first)
 
 
