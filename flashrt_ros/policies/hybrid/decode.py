@@ -166,8 +166,11 @@ class Decoder:
         known_1 = None if self.drafts else limit_1.clamp(max=1)
         hidden_TD, advances = self.model.run_(embedded_TD, state, 0, known_1, self.drafts > 0)
         chosen_T = choose(hidden_TD)
-        right_T = (window_T[1:] == chosen_T[:-1]).to(torch.int64)
-        count_1 = torch.minimum(right_T.cumprod(0).sum().view(1) + 1, limit_1)
+        if known_1 is None:
+            right_T = (window_T[1:] == chosen_T[:-1]).to(torch.int64)
+            count_1 = torch.minimum(right_T.cumprod(0).sum().view(1) + 1, limit_1)
+        else:
+            count_1 = known_1
         self._commit_(state, embedded_TD, hidden_TD, advances, count_1)
         chosen_before = torch.cat((state[LAST], chosen_T))
         state[LAST].copy_(chosen_before.index_select(0, count_1))

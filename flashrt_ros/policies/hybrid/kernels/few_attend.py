@@ -12,6 +12,8 @@ import torch
 import triton
 import triton.language as tl
 
+from flashrt_ros.policies.hybrid.kernels.early import begin, begins_early
+
 SLICES = 64
 _BLOCK_ROWS = 64
 
@@ -40,7 +42,9 @@ def _place(  # type: ignore[no-untyped-def]
     size: tl.constexpr,
     turned: tl.constexpr,
     block: tl.constexpr,
+    early: tl.constexpr,
 ):
+    begin(early)
     t, h = tl.program_id(0), tl.program_id(1)
     dtype = keys_ptr.dtype.element_ty
     s = tl.arange(0, block)
@@ -108,7 +112,9 @@ def _read_slice(  # type: ignore[no-untyped-def]
     block_size: tl.constexpr,
     block_rows: tl.constexpr,
     precision: tl.constexpr,
+    early: tl.constexpr,
 ):
+    begin(early)
     g, part = tl.program_id(0), tl.program_id(1)
     each: tl.constexpr = heads // groups
     m, s, n = tl.arange(0, block_query), tl.arange(0, block_size), tl.arange(0, block_rows)
@@ -165,7 +171,9 @@ def _join(  # type: ignore[no-untyped-def]
     slices: tl.constexpr,
     block_query: tl.constexpr,
     block_size: tl.constexpr,
+    early: tl.constexpr,
 ):
+    begin(early)
     t, q = tl.program_id(0), tl.program_id(1)
     each: tl.constexpr = heads // groups
     dtype = out_ptr.dtype.element_ty
@@ -216,6 +224,7 @@ def place_(
         turned=2 * len(periods),
         block=triton.next_power_of_2(size),
         num_warps=1,
+        **begins_early(key_TE.device),
     )
     return query_TQS if heads else None
 
@@ -249,6 +258,7 @@ def few_attend(
     )
     shape = {"heads": heads, "groups": groups, "size": size, "slices": SLICES}
     shape |= {"block_query": block_query, "block_size": block_size}
+    early = begins_early(query_TQS.device)
     _read_slice[(groups, SLICES)](
         query_TQS,
         keys_NGS,
@@ -266,9 +276,10 @@ def few_attend(
         precision="ieee",
         num_warps=4,
         num_stages=2,
+        **early,
     )
     out_TE = query_TQS.new_empty((tokens, heads * size))
     _join[(tokens, heads)](
-        sums, tops, weights, gate_TQS, out_TE, gate_TQS.stride(0), **shape, num_warps=4
+        sums, tops, weights, gate_TQS, out_TE, gate_TQS.stride(0), **shape, num_warps=4, **early
     )
     return out_TE

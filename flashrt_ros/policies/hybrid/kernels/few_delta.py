@@ -1,7 +1,7 @@
-"""A delta-rule layer over a few tokens between its projections: one kernel, and one to commit.
+"""A delta-rule layer over a few tokens between its projections: two kernels, and one to commit.
 
-Convolution, gates, delta rule and gated norm, a program for each key head, whose value heads it
-takes in turn; so no two programs touch the same state.
+Convolution, gates and delta rule, a program for some values of each head, so that no two touch
+the same state; then the gated norm of each head, whose programs move the convolution's window.
 
 Tensor suffixes: those of ``delta_rule``; C channels.
 """
@@ -12,8 +12,11 @@ import torch
 import triton
 import triton.language as tl
 
+from flashrt_ros.policies.hybrid.kernels.early import begin, begins_early
 from flashrt_ros.policies.hybrid.kernels.inverse import softplus
 from flashrt_ros.policies.hybrid.step import Advance
+
+BLOCK_VALUE, WARPS = 32, 4
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -56,7 +59,6 @@ def shift(  # type: ignore[no-untyped-def]
 @triton.jit  # type: ignore[untyped-decorator]
 def _few_delta(  # type: ignore[no-untyped-def]
     inputs_ptr,
-    gate_ptr,
     rate_ptr,
     decay_ptr,
     conv_ptr,
@@ -64,13 +66,11 @@ def _few_delta(  # type: ignore[no-untyped-def]
     taps_ptr,
     log_rate_ptr,
     bias_ptr,
-    norm_ptr,
     count_ptr,
     states_ptr,
     out_ptr,
     tokens,
     stride,
-    eps,
     keeps: tl.constexpr,
     counted: tl.constexpr,
     key_heads: tl.constexpr,
@@ -80,71 +80,112 @@ def _few_delta(  # type: ignore[no-untyped-def]
     taps: tl.constexpr,
     block_key: tl.constexpr,
     block_value: tl.constexpr,
+    early: tl.constexpr,
 ):
     channels: tl.constexpr = 2 * key_heads * key_size + heads * value_size
-    i = tl.program_id(0)
+    h = tl.program_id(0)
+    i = h // (heads // key_heads)
     dtype = out_ptr.dtype.element_ty
-    k, v = tl.arange(0, block_key), tl.arange(0, block_value)
+    k, v = tl.arange(0, block_key), tl.program_id(1) * block_value + tl.arange(0, block_value)
     k_known, v_known = k < key_size, v < value_size
     inside = k_known[:, None] & v_known[None, :]
+    place = h * key_size * value_size + k[:, None] * value_size + v[None, :]
+    # The kernel in front makes the inputs, not the state.
+    state = tl.load(state_ptr + place, mask=inside, other=0.0)
+    speed = tl.exp(tl.load(log_rate_ptr + h))
+    bias = tl.load(bias_ptr + h)
+    begin(early)
     count = tokens
     if counted:
         count = tl.load(count_ptr).to(tl.int32)
-    norm = tl.load(norm_ptr + v, mask=v_known, other=0.0).to(tl.float32)
-    for n in tl.static_range(heads // key_heads):
-        h = i * (heads // key_heads) + n
-        place = h * key_size * value_size + k[:, None] * value_size + v[None, :]
-        state = tl.load(state_ptr + place, mask=inside, other=0.0)
-        speed = tl.exp(tl.load(log_rate_ptr + h))
-        bias = tl.load(bias_ptr + h)
-        value_channel = 2 * key_heads * key_size + h * value_size + v
-        if keeps:
-            tl.store(states_ptr + place, state, mask=inside)
-        for t in range(0, tokens):
-            q = _mixed(conv_ptr, inputs_ptr, taps_ptr, stride, t, i * key_size + k, k_known,
+    if keeps:
+        tl.store(states_ptr + place, state, mask=inside)
+    for t in range(0, tokens):
+        q = _mixed(conv_ptr, inputs_ptr, taps_ptr, stride, t, i * key_size + k, k_known,
+                   channels, taps)  # fmt: skip
+        key = _mixed(conv_ptr, inputs_ptr, taps_ptr, stride, t, (key_heads + i) * key_size + k,
+                     k_known, channels, taps)  # fmt: skip
+        value = _mixed(conv_ptr, inputs_ptr, taps_ptr, stride, t,
+                       2 * key_heads * key_size + h * value_size + v, v_known,
                        channels, taps)  # fmt: skip
-            key = _mixed(conv_ptr, inputs_ptr, taps_ptr, stride, t, (key_heads + i) * key_size + k,
-                         k_known, channels, taps)  # fmt: skip
-            value = _mixed(conv_ptr, inputs_ptr, taps_ptr, stride, t, value_channel, v_known,
-                           channels, taps)  # fmt: skip
-            q = q * tl.rsqrt(tl.sum(q * q, 0) + 1e-6) * (key_size**-0.5)
-            key = key * tl.rsqrt(tl.sum(key * key, 0) + 1e-6)
-            a = tl.load(decay_ptr + t * stride + h).to(tl.float32) + bias
-            b = tl.load(rate_ptr + t * stride + h).to(tl.float32)
-            rate = (1.0 / (1.0 + tl.exp(-b))).to(dtype).to(tl.float32)
-            real = t < count
-            decay = tl.where(real, tl.exp(-speed * softplus(a)), 1.0)
-            rate = tl.where(real, rate, 0.0)
-            state = state * decay
-            change = (value - tl.sum(state * key[:, None], 0)) * rate
-            state = state + key[:, None] * change[None, :]
-            out = tl.sum(state * q[:, None], 0).to(dtype).to(tl.float32)
-            out = out * tl.rsqrt(tl.sum(out * out, 0) / value_size + eps)
-            out = (norm * out.to(dtype).to(tl.float32)).to(dtype).to(tl.float32)
-            at = t * stride + h * value_size + v
-            gate = tl.load(gate_ptr + at, mask=v_known, other=0.0).to(tl.float32)
-            out = out * (gate / (1.0 + tl.exp(-gate)))
-            at = t * heads * value_size + h * value_size + v
-            tl.store(out_ptr + at, out.to(dtype), mask=v_known)
-            if keeps:
-                kept = states_ptr + (t + 1) * heads * key_size * value_size
-                tl.store(kept + place, state, mask=inside)
-        if not keeps:
-            tl.store(state_ptr + place, state, mask=inside)
-            # All threads have read the window before any moves it.
-            tl.debug_barrier()
-            shift(conv_ptr, inputs_ptr, stride, count, value_channel, v_known, channels, taps)
+        q = q * tl.rsqrt(tl.sum(q * q, 0) + 1e-6) * (key_size**-0.5)
+        key = key * tl.rsqrt(tl.sum(key * key, 0) + 1e-6)
+        a = tl.load(decay_ptr + t * stride + h).to(tl.float32) + bias
+        b = tl.load(rate_ptr + t * stride + h).to(tl.float32)
+        rate = (1.0 / (1.0 + tl.exp(-b))).to(dtype).to(tl.float32)
+        real = t < count
+        decay = tl.where(real, tl.exp(-speed * softplus(a)), 1.0)
+        rate = tl.where(real, rate, 0.0)
+        state = state * decay
+        change = (value - tl.sum(state * key[:, None], 0)) * rate
+        state = state + key[:, None] * change[None, :]
+        out = tl.sum(state * q[:, None], 0).to(dtype)
+        tl.store(out_ptr + t * heads * value_size + h * value_size + v, out, mask=v_known)
+        if keeps:
+            kept = states_ptr + (t + 1) * heads * key_size * value_size
+            tl.store(kept + place, state, mask=inside)
     if not keeps:
-        shift(conv_ptr, inputs_ptr, stride, count, i * key_size + k, k_known, channels, taps)
-        shift(conv_ptr, inputs_ptr, stride, count, (key_heads + i) * key_size + k, k_known,
-               channels, taps)  # fmt: skip
+        tl.store(state_ptr + place, state, mask=inside)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _few_outputs(  # type: ignore[no-untyped-def]
+    out_ptr,
+    gate_ptr,
+    norm_ptr,
+    inputs_ptr,
+    conv_ptr,
+    count_ptr,
+    tokens,
+    stride,
+    eps,
+    moves: tl.constexpr,
+    counted: tl.constexpr,
+    key_heads: tl.constexpr,
+    heads: tl.constexpr,
+    key_size: tl.constexpr,
+    value_size: tl.constexpr,
+    taps: tl.constexpr,
+    block_key: tl.constexpr,
+    block_value: tl.constexpr,
+    early: tl.constexpr,
+):
+    h, t = tl.program_id(0), tl.program_id(1)
+    k, v = tl.arange(0, block_key), tl.arange(0, block_value)
+    k_known, v_known = k < key_size, v < value_size
+    dtype = out_ptr.dtype.element_ty
+    norm = tl.load(norm_ptr + v, mask=v_known, other=0.0).to(tl.float32)
+    begin(early)
+    at = out_ptr + (t * heads + h) * value_size + v
+    out = tl.load(at, mask=v_known, other=0.0).to(tl.float32)
+    gate = tl.load(gate_ptr + t * stride + h * value_size + v, mask=v_known, other=0.0)
+    gate = gate.to(tl.float32)
+    out = out * tl.rsqrt(tl.sum(out * out, 0) / value_size + eps)
+    out = (norm * out.to(dtype).to(tl.float32)).to(dtype).to(tl.float32)
+    out = out * (gate / (1.0 + tl.exp(-gate)))
+    tl.store(at, out.to(dtype), mask=v_known)
+    if moves:  # noqa: SIM102 (decided when it is compiled)
+        if t == 0:
+            channels: tl.constexpr = 2 * key_heads * key_size + heads * value_size
+            count = tokens
+            if counted:
+                count = tl.load(count_ptr).to(tl.int32)
+            channel = 2 * key_heads * key_size + h * value_size + v
+            shift(conv_ptr, inputs_ptr, stride, count, channel, v_known, channels, taps)
+            each: tl.constexpr = heads // key_heads
+            if h % each == 0:
+                channel = h // each * key_size + k
+                shift(conv_ptr, inputs_ptr, stride, count, channel, k_known, channels, taps)
+                channel += key_heads * key_size
+                shift(conv_ptr, inputs_ptr, stride, count, channel, k_known, channels, taps)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _commit(  # type: ignore[no-untyped-def]
     conv_ptr, state_ptr, inputs_ptr, states_ptr, count_ptr, stride, size, channels: tl.constexpr,
-    taps: tl.constexpr, block: tl.constexpr,
+    taps: tl.constexpr, block: tl.constexpr, early: tl.constexpr,
 ):  # fmt: skip
+    begin(early)
     count = tl.load(count_ptr).to(tl.int64)
     at = tl.program_id(0) * block + tl.arange(0, block)
     state = tl.load(states_ptr + count * size + at, mask=at < size, other=0.0)
@@ -181,9 +222,20 @@ def few_delta(
     key_heads = (inputs_TC.shape[1] - heads * value_size) // (2 * key_size)
     out_TE = inputs_TC.new_empty((tokens, heads * value_size))
     states = recurrent.new_empty((tokens + 1, *recurrent.shape)) if keeps else recurrent
-    _few_delta[(key_heads,)](
+    count = conv if count_1 is None else count_1
+    sizes = {
+        "counted": count_1 is not None,
+        "key_heads": key_heads,
+        "heads": heads,
+        "key_size": key_size,
+        "value_size": value_size,
+        "taps": taps_CW.shape[1],
+        "block_key": triton.next_power_of_2(key_size),
+        **begins_early(out_TE.device),
+    }
+    stride, block = inputs_TC.stride(0), triton.next_power_of_2(value_size)
+    _few_delta[(heads, triton.cdiv(value_size, min(block, BLOCK_VALUE)))](
         inputs_TC,
-        gate_TV,
         rate_TH,
         decay_TH,
         conv,
@@ -191,23 +243,30 @@ def few_delta(
         taps_CW,
         log_rate_H,
         bias_H,
-        norm_V,
-        conv if count_1 is None else count_1,
+        count,
         states,
         out_TE,
         tokens,
-        inputs_TC.stride(0),
-        eps,
+        stride,
         keeps=keeps,
-        counted=count_1 is not None,
-        key_heads=key_heads,
-        heads=heads,
-        key_size=key_size,
-        value_size=value_size,
-        taps=taps_CW.shape[1],
-        block_key=triton.next_power_of_2(key_size),
-        block_value=triton.next_power_of_2(value_size),
-        num_warps=8,
+        block_value=min(block, BLOCK_VALUE),
+        num_warps=WARPS,
+        **sizes,
+    )
+    _few_outputs[(heads, tokens)](
+        out_TE,
+        gate_TV,
+        norm_V,
+        inputs_TC,
+        conv,
+        count,
+        tokens,
+        stride,
+        eps,
+        moves=not keeps,
+        block_value=block,
+        num_warps=1,
+        **sizes,
     )
     return out_TE, Advance(conv, recurrent, inputs_TC, states) if keeps else None
 
@@ -228,4 +287,5 @@ def commit_(advance: Advance, count_1: torch.Tensor) -> None:
         taps=conv.shape[0] + 1,
         block=block,
         num_warps=4,
+        **begins_early(recurrent.device),
     )

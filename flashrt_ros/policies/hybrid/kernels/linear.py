@@ -1,7 +1,9 @@
 """Products of a few tokens with a weight, which is read once: norm before, sum or gate behind.
 
-One token takes a dot product a row, more take tensor cores with the tokens padded to 16. Each
-program reads whole rows, so nothing is added across programs and every run gives the same bits.
+Up to ``VECTOR_TOKENS`` take a dot product a row each, in one order whatever their number, so that
+a token has the same bits alone and among drafts; more take tensor cores with the tokens padded to
+16. Each program reads whole rows, so nothing is added across programs and every run gives the same
+bits.
 
 Tensor suffixes: T tokens, D width of the input, E width of the output.
 """
@@ -12,19 +14,10 @@ import torch
 import triton
 import triton.language as tl
 
-MOST_TOKENS = 16
+from flashrt_ros.policies.hybrid.kernels.early import begin, begins_early
+
+MOST_TOKENS, VECTOR_TOKENS = 16, 4
 PLAIN, ADD, GATE = 0, 1, 2
-
-
-@triton.jit  # type: ignore[untyped-decorator]
-def _inverse_root(x_ptr, width, eps, block: tl.constexpr):  # type: ignore[no-untyped-def]
-    """One over the root of the mean square of a row."""
-    k = tl.arange(0, block)
-    total = tl.zeros([block], tl.float32)
-    for start in range(0, width, block):
-        x = tl.load(x_ptr + start + k, mask=start + k < width, other=0.0).to(tl.float32)
-        total += x * x
-    return tl.rsqrt(tl.sum(total, 0) / width + eps)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -36,50 +29,51 @@ def _gated(gate, up, dtype: tl.constexpr):  # type: ignore[no-untyped-def]
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _one_token(  # type: ignore[no-untyped-def]
+def _whole_rows(  # type: ignore[no-untyped-def]
     x_ptr,
     norm_ptr,
     weight_ptr,
     more_ptr,
     out_ptr,
     eps,
+    x_stride,
+    tokens: tl.constexpr,
     width: tl.constexpr,
     rows: tl.constexpr,
     normed: tl.constexpr,
     mode: tl.constexpr,
     block_rows: tl.constexpr,
     block: tl.constexpr,
+    early: tl.constexpr,
 ):
     row = tl.program_id(0) * block_rows + tl.arange(0, block_rows)
     known = row < rows
     k = tl.arange(0, block)
+    inside = k < width
+    mask = known[:, None] & inside[None, :]
     dtype = out_ptr.dtype.element_ty
-    scale = 1.0
-    if normed:
-        scale = _inverse_root(x_ptr, width, eps, block)
-    total = tl.zeros([block_rows, block], tl.float32)
-    total_up = tl.zeros([block_rows, block], tl.float32)
+    # No kernel writes weights, so they are on their way before the one in front has ended.
     at = weight_ptr + row.to(tl.int64)[:, None] * width + k[None, :]
-    for start in range(0, width, block):
-        inside = start + k < width
-        mask = known[:, None] & inside[None, :]
-        weight = tl.load(at + start, mask=mask, other=0.0).to(tl.float32)
-        x = tl.load(x_ptr + start + k, mask=inside, other=0.0).to(tl.float32)
-        if normed:
-            factor = tl.load(norm_ptr + start + k, mask=inside, other=0.0).to(tl.float32)
-            x = (x * scale * (1.0 + factor)).to(dtype).to(tl.float32)
-        total += weight * x[None, :]
-        if mode == 2:
-            below = at + rows * width
-            weight = tl.load(below + start, mask=mask, other=0.0).to(tl.float32)
-            total_up += weight * x[None, :]
-    out = tl.sum(total, 1)
-    if mode == 1:
-        more = tl.load(more_ptr + row, mask=known, other=0.0).to(tl.float32)
-        out = more + out.to(dtype).to(tl.float32)
+    weight = tl.load(at, mask=mask, other=0.0)
+    up = weight
     if mode == 2:
-        out = _gated(out, tl.sum(total_up, 1), dtype)
-    tl.store(out_ptr + row, out.to(dtype), mask=known)
+        up = tl.load(at + rows * width, mask=mask, other=0.0)
+    factor = weight_ptr
+    if normed:
+        factor = tl.load(norm_ptr + k, mask=inside, other=0.0)
+    begin(early)
+    for t in tl.static_range(tokens):
+        x = tl.load(x_ptr + t * x_stride + k, mask=inside, other=0.0).to(tl.float32)
+        if normed:
+            scale = tl.rsqrt(tl.sum(x * x, 0) / width + eps)
+            x = (x * scale * (1.0 + factor.to(tl.float32))).to(dtype).to(tl.float32)
+        out = tl.sum(weight.to(tl.float32) * x[None, :], 1)
+        if mode == 1:
+            more = tl.load(more_ptr + t * rows + row, mask=known, other=0.0).to(tl.float32)
+            out = more + out.to(dtype).to(tl.float32)
+        if mode == 2:
+            out = _gated(out, tl.sum(up.to(tl.float32) * x[None, :], 1), dtype)
+        tl.store(out_ptr + t * rows + row, out.to(dtype), mask=known)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -100,7 +94,9 @@ def _few_tokens(  # type: ignore[no-untyped-def]
     block_rows: tl.constexpr,
     block: tl.constexpr,
     precision: tl.constexpr,
+    early: tl.constexpr,
 ):
+    begin(early)
     row = tl.program_id(0) * block_rows + tl.arange(0, block_rows)
     token = tl.arange(0, block_tokens)
     known, real = row < rows, token < tokens
@@ -176,15 +172,19 @@ def few_linear(
     more = x_TD if add_TE is None else add_TE
     parts = (x_TD, norm, weight_ED, more, out_TE, eps)
     sizes = {"width": width, "rows": rows, "normed": norm_D is not None, "mode": mode}
-    if tokens == 1:
-        block = min(triton.next_power_of_2(width), 1024 if gated else 2048)
-        block_rows = 4
-        _one_token[(triton.cdiv(rows, block_rows),)](
+    early = begins_early(x_TD.device)
+    if tokens <= VECTOR_TOKENS:
+        block = triton.next_power_of_2(width)
+        block_rows, warps = _tile(block, gated)
+        _whole_rows[(triton.cdiv(rows, block_rows),)](
             *parts,
+            x_TD.stride(0),
+            tokens=tokens,
             **sizes,
             block_rows=block_rows,
             block=block,
-            num_warps=4,
+            num_warps=warps,
+            **early,
         )
     else:
         block = max(16, min(triton.next_power_of_2(width), 256))
@@ -199,5 +199,13 @@ def few_linear(
             precision="ieee",
             num_warps=4,
             num_stages=4,
+            **early,
         )
     return out_TE
+
+
+def _tile(block: int, gated: bool) -> tuple[int, int]:
+    """Rows of a program and its warps: some 64 elements of a weight for each thread."""
+    warps = 4 if block <= 4096 else 8
+    rows = 64 * 32 * warps // block // (2 if gated else 1)
+    return min(max(rows, 1), 16), warps
