@@ -170,14 +170,14 @@ def _few_outputs(  # type: ignore[no-untyped-def]
             count = tokens
             if counted:
                 count = tl.load(count_ptr).to(tl.int32)
-            channel = 2 * key_heads * key_size + h * value_size + v
-            shift(conv_ptr, inputs_ptr, stride, count, channel, v_known, channels, taps)
+            value = 2 * key_heads * key_size + h * value_size + v
+            shift(conv_ptr, inputs_ptr, stride, count, value, v_known, channels, taps)
             each: tl.constexpr = heads // key_heads
             if h % each == 0:
-                channel = h // each * key_size + k
-                shift(conv_ptr, inputs_ptr, stride, count, channel, k_known, channels, taps)
-                channel += key_heads * key_size
-                shift(conv_ptr, inputs_ptr, stride, count, channel, k_known, channels, taps)
+                query = h // each * key_size + k
+                key = query + key_heads * key_size
+                shift(conv_ptr, inputs_ptr, stride, count, query, k_known, channels, taps)
+                shift(conv_ptr, inputs_ptr, stride, count, key, k_known, channels, taps)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
