@@ -1,9 +1,11 @@
-"""A CPU that says that its memory is not the host's: for tests of the host tier."""
+"""A CPU that says that its memory is not the host's: for tests of what crosses between two."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+
+import torch
 
 from flashrt_ros.hardware.memory import Memory
 from flashrt_ros.runtime import session
@@ -16,6 +18,9 @@ class SeparateHost(CpuDevice):
 
     def memory(self) -> Memory:
         return Memory(8 << 30, 8 << 30, shared=False)
+
+    def allocate_mirrored(self, size_bytes: int) -> tuple[torch.Tensor, torch.Tensor]:
+        return self.allocate(size_bytes), self.allocate_host(size_bytes)
 
 
 @contextmanager

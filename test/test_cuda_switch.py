@@ -48,6 +48,16 @@ def memcpy(seen_N: torch.Tensor, out_N: torch.Tensor) -> Body:
     return body
 
 
+def memcpy_by_the_host(seen_N: torch.Tensor, out_N: torch.Tensor) -> Body:
+    host_N = torch.zeros(HALF, dtype=torch.uint8, pin_memory=True)
+
+    def body() -> None:
+        host_N.copy_(seen_N, non_blocking=True)
+        out_N.copy_(host_N, non_blocking=True)
+
+    return body
+
+
 def memset(seen_N: torch.Tensor, out_N: torch.Tensor) -> Body:
     runtime = pytest.importorskip("cuda.bindings.runtime")
 
@@ -133,6 +143,7 @@ def attends(backend: attention.SDPBackend) -> Make:
 
 NODES: dict[str, Make] = {
     "memcpy": memcpy,
+    "memcpy by the host": memcpy_by_the_host,
     "memset": memset,
     "elementwise": elementwise,
     "triton": triton,

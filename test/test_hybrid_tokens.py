@@ -16,7 +16,7 @@ from hybrid_reference import Reference, small_model
 from test_hybrid_model import tokens_of
 from test_hybrid_mtp import guessing_model
 
-from flashrt_ros.errors import InvalidArgumentError, NoMemoryError
+from flashrt_ros.errors import InvalidArgumentError, NoMemoryError, SpecError
 from flashrt_ros.policies.hybrid.decode import ACCEPTED
 from flashrt_ros.policies.hybrid.model import HybridModel
 from flashrt_ros.policies.hybrid.tokens import TokenPolicy, TokenStream
@@ -175,6 +175,8 @@ def test_wrong_use_is_refused_before_anything_runs(tmp_path: Path) -> None:
     for wrong, words in (([], "found .. among 0"), ([1, 96], r"found \[96\] among 2")):
         with pytest.raises(InvalidArgumentError, match=words):
             tokens.prefill(wrong)
+    with pytest.raises(SpecError, match="expected int64, found float64"):
+        tokens.prefill([1.5])  # type: ignore[list-item]
     assert tokens.session.host.step == 0
     tokens.prefill(tokens_of(70))
     with pytest.raises(NoMemoryError, match="room for 16 more rows, found 70 of 80"):

@@ -26,14 +26,14 @@ from flashrt_ros.runtime.buffers import (
     Arena,
     BufferSpec,
     Role,
-    Slot,
     StateLayout,
 )
 from flashrt_ros.runtime.device import Device, Lane
 from flashrt_ros.runtime.graph import GraphPlan
+from flashrt_ros.runtime.host_copy import HostCopy
 from flashrt_ros.runtime.noise import NOISE_SPECS
 from flashrt_ros.runtime.observation import Checked, ObservationWriter
-from flashrt_ros.runtime.policy import ACT_LEFT, ActShape, PlanKind, Policy, Port
+from flashrt_ros.runtime.policy import ACT_LEFT, ActShape, Buffers, PlanKind, Policy, Port
 
 CONSUMED = "plan.consumed"
 """Optional input buffer, ``(1,)`` int64: rows of the planned chunk that time has passed over.
@@ -187,25 +187,19 @@ class Engine:
             self._plan_inputs = {
                 s.spec.name: s.view(self._plan_input_section) for s in layout.inputs
             }
-        self._rows = self._rows_host = None
-        if layout.capacity:
-            self._rows = self.arena.state[ROWS_LENGTH]
-            self._rows_host = device.allocate_host(8).view(torch.int64)
-        self._action = self.arena.outputs[policy.ports().action.buffer]
-        action_slot = Slot(
-            layout.find(policy.ports().action.buffer),
-            0,
-            self._action.numel() * self._action.element_size(),
-        )
-        self._action_host = action_slot.view(device.allocate_host(action_slot.size_bytes))
-        self._left = self._left_host = None
+        # A policy that never plans reads its inputs in acts alone.
+        apart = self.arena.mirror is not self.arena.input_section
+        self._act_fetches = apart and policy.plan_kind is PlanKind.NONE
+        action = policy.ports().action.buffer
+        self._action = HostCopy(self.arena.outputs[action], device)
+        self._rows = HostCopy(self.arena.state[ROWS_LENGTH], device) if layout.capacity else None
+        self._left = None
         if policy.act_replays > 1:
-            self._left = self.arena.outputs[ACT_LEFT]
-            self._left_host = device.allocate_host(8).view(torch.int64)
+            self._left = HostCopy(self.arena.outputs[ACT_LEFT], device)
         # One plan at a time: a stale one may still run when the next begins.
         self._planning = threading.RLock()
         self._closed = False
-        # True while a copy from the mirror may be under way.
+        # True while the mirror may still be read.
         self._crossing = False
         lane = Lane.PLANNER if self.beside else Lane.CONTROL
         self._plan = GraphPlan("plan", self._call_plan, device, lane, policy.may_run_plain)
@@ -227,10 +221,20 @@ class Engine:
         self.policy.adopt(self.arena.state, self.arena.inputs, self.arena.outputs)
 
     def _call_act(self) -> None:
-        self.policy.act(self.arena.state, self.arena.inputs, self.arena.outputs)
+        self._call_and_cross(self.policy.act)
 
     def _call_shape(self, name: str) -> None:
-        self._shapes[name].act(self.arena.state, self.arena.inputs, self.arena.outputs)
+        self._call_and_cross(self._shapes[name].act)
+
+    def _call_and_cross(self, act: Callable[[Buffers, Buffers, Buffers], None]) -> None:
+        """Calls ``act`` with what crosses before and after it: one replay does all of it."""
+        arena = self.arena
+        if self._act_fetches:
+            self._device.copy_(arena.input_section, arena.mirror)
+        act(arena.state, arena.inputs, arena.outputs)
+        for copy in (self._action, self._rows, self._left):
+            if copy is not None:
+                copy.cross()
 
     @torch.no_grad()
     def prepare(self, warm_up: int, scratch: torch.Tensor) -> None:
@@ -276,12 +280,16 @@ class Engine:
         return self._writer.check(observations)
 
     def write_inputs(self, checked: Checked) -> None:
-        """Writes all observations into the input section: one copy, on the control lane."""
+        """Writes all observations into the input section: one copy, on the control lane.
+
+        Where only acts read them, that copy is the beginning of the act.
+        """
         self._await_crossing()
         if self._task_inputs:
             self._write_task(checked)
         self._writer.write(checked)
-        self._cross(self.arena.input_section, self.arena.mirror)
+        if not self._act_fetches:
+            self._cross(self.arena.input_section, self.arena.mirror)
 
     def _write_task(self, checked: Checked) -> None:
         task = self.task()
@@ -392,17 +400,14 @@ class Engine:
             InternalError: The act asks for more replays than its policy has declared.
         """
         plan = self._shape_plans[shape] if shape else self._act
+        self._crossing = True
         left = 0
         for replay in range(1 if shape else self.policy.act_replays):
             plan.replay()
-            self._device.copy_(self._action_host, self._action)
-            self._mirror_rows()
-            if self._left is not None and self._left_host is not None and not shape:
-                self._device.copy_(self._left_host, self._left)
             if replay == 0:
                 meanwhile()
             self._device.synchronize()
-            left = 0 if shape or self._left_host is None else int(self._left_host.item())
+            left = 0 if shape or self._left is None else self._left.number
             if not left:
                 break
         if left:
@@ -411,25 +416,21 @@ class Engine:
                 f" {self.policy.act_replays} replays of an act, found {left}"
             )
         self._crossing = False
-        values = self._action_host
+        values = self._action.values
         # Torch needs three times as long to find out that there is nothing to convert.
         return values.clone() if values.dtype == torch.float32 else values.to(torch.float32)
 
     @property
     def rows(self) -> int:
         """Committed rows after the last ``act`` or ``read_rows``; 0 where there are none."""
-        return 0 if self._rows_host is None else int(self._rows_host.item())
+        return 0 if self._rows is None else self._rows.number
 
     def read_rows(self) -> int:
         """Waits for the device and returns the committed rows, which ``act`` reads anyway."""
-        self._mirror_rows()
         if self._rows is not None:
+            self._rows.cross()
             self._device.synchronize()
         return self.rows
-
-    def _mirror_rows(self) -> None:
-        if self._rows is not None and self._rows_host is not None:
-            self._device.copy_(self._rows_host, self._rows)
 
     def close(self) -> None:
         """Waits for what runs and lets go of all memory."""
@@ -441,7 +442,7 @@ class Engine:
             memory = self.arena.memory
             # The plans hold the engine and the engine the plans: only this frees them at once.
             del self._plan, self._adopt, self._act, self.arena, self.initial
-            del self._plan_state, self._plan_section, self._action, self._action_host, self._writer
+            del self._plan_state, self._plan_section, self._action, self._writer
             del self._plan_inputs, self._plan_input_section
-            del self._rows, self._rows_host, self._left, self._left_host, self._shape_plans
+            del self._rows, self._left, self._shape_plans
             memory.close()

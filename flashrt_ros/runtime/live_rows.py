@@ -75,8 +75,8 @@ class LiveRows:
             tail = self._store(rows)
             span = RowSpan(tail, rows)
         try:
-            live, pool, sizes = self._bytes(span.pieces(stored))
-            if len(sizes):
+            if stored < rows:
+                live, pool, sizes = self._bytes(span.pieces(stored))
                 pieces = Pieces(pool, live, sizes)
                 self._device.copy_pieces_(self.pool.memory, self._section, pieces)
         except BaseException:
@@ -94,12 +94,12 @@ class LiveRows:
         """
         shared = self.shared(rows, target)
         self.forget()
-        pieces = target.whole if shared == 0 else None
-        if pieces is None:
-            pieces = Pieces(*self._bytes(target.pieces(shared)))
-            if shared == 0:
-                target.whole = pieces
-        if len(pieces.sizes):
+        if shared < target.end:
+            pieces = target.whole if shared == 0 else None
+            if pieces is None:
+                pieces = Pieces(*self._bytes(target.pieces(shared)))
+                if shared == 0:
+                    target.whole = pieces
             self._device.copy_pieces_(self._section, self.pool.memory, pieces)
         self._tail, self._stored = target.tail, target.end
 

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import ClassVar
 
+import numpy as np
 import torch
 
 from flashrt_ros.errors import InvalidArgumentError
@@ -171,18 +172,21 @@ class TokenStream:
             NoMemoryError: The capacity is used up; the passes before have been committed.
         """
         vocab = self._policy.model.config.vocab_size
-        wrong = [token for token in tokens if not 0 <= token < vocab]
+        given_T = np.asarray(tokens)
+        wrong = given_T[(given_T < 0) | (given_T >= vocab)][:3].tolist()
         if wrong or not len(tokens):
             raise InvalidArgumentError(
-                f"tokens: expected at least one, each from 0 to {vocab - 1}, found {wrong[:3]}"
+                f"tokens: expected at least one, each from 0 to {vocab - 1}, found {wrong}"
                 f" among {len(tokens)}"
             )
+        # The session takes an array as it is, where a list of the largest size takes it as long
+        # as all else that it does.
+        padded_T = np.zeros(self._policy.sizes[-1], given_T.dtype)
         done, chosen = 0, 0
-        while done < len(tokens):
-            size, count = self.piece(self.session.host.rows, len(tokens) - done)
-            padded = [0] * self._policy.sizes[-1]
-            padded[:count] = tokens[done : done + count]
-            values = self.session.act({TOKENS: padded, COUNT: [count]}, f"prefill.{size}").values
+        while done < len(given_T):
+            size, count = self.piece(self.session.host.rows, len(given_T) - done)
+            padded_T[:count], padded_T[count:] = given_T[done : done + count], 0
+            values = self.session.act({TOKENS: padded_T, COUNT: [count]}, f"prefill.{size}").values
             chosen, done = int(values[1]), done + count
         return chosen
 

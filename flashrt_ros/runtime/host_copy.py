@@ -1,0 +1,39 @@
+"""Buffers of the device that the host reads after each act."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from flashrt_ros.runtime.device import Device
+
+
+class HostCopy:
+    """One buffer, and where the host finds it once it has crossed.
+
+    Attributes:
+        values: Of the buffer's shape and dtype, on the host; pinned on CUDA.
+    """
+
+    def __init__(self, buffer: torch.Tensor, device: Device) -> None:
+        """Allocates the host's side.
+
+        Args:
+            buffer: Contiguous, on the device; its address stays.
+            device: Where it is.
+        """
+        self._buffer, self._device = buffer, device
+        host_N = device.allocate_host(buffer.nbytes)
+        self.values = host_N.view(buffer.dtype).view(buffer.shape)
+        self._words_N = host_N.numpy().view(np.int64) if buffer.dtype == torch.int64 else None
+
+    def cross(self) -> None:
+        """Enqueues the copy; within a capture, makes it part of that."""
+        self._device.copy_(self.values, self._buffer)
+
+    @property
+    def number(self) -> int:
+        """The element of a buffer of one int64, as it has crossed."""
+        assert self._words_N is not None
+        # Read as numpy does: torch takes four times as long for one element.
+        return int(self._words_N[0])
