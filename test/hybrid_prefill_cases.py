@@ -18,10 +18,11 @@ from flashrt_ros.bench.random_hybrid import SIZES
 from flashrt_ros.policies.hybrid import delta_rule, ops
 from flashrt_ros.policies.hybrid.config import ModelConfig
 from flashrt_ros.policies.hybrid.decode import Decoder
-from flashrt_ros.policies.hybrid.kernels import convolve, rotate
+from flashrt_ros.policies.hybrid.kernels import convolve
 from flashrt_ros.policies.hybrid.kernels import norm as norms
 from flashrt_ros.policies.hybrid.kernels.attention import attend
 from flashrt_ros.policies.hybrid.kernels.chunk import delta_chunks
+from flashrt_ros.policies.hybrid.kernels.few_attend import place_
 from flashrt_ros.policies.hybrid.kernels.many_delta import many_delta
 from flashrt_ros.policies.hybrid.model import HybridModel
 from flashrt_ros.runtime.buffers import ROWS_LENGTH, ROWS_SPEC
@@ -217,42 +218,6 @@ def other_cases(draw: Draw, small: bool) -> Iterator[Case]:
             lambda a=a: convolve.convolve(*a),
             lambda a=a: ops.convolve(a[0].float(), a[1].float()),
         )
-    heads = [(6, 4, 16, 2), (1, 3, 24, 3)] + (
-        [] if small else [(64, 8, 256, 32), (999, 2, 256, 32)]
-    )
-    for tokens, count, size, pairs in heads:
-        x, weight = draw(tokens, count, 2 * size)[..., :size], 0.1 * draw(size)
-        periods = 1e4 ** -torch.linspace(0, 1, pairs, device=draw.device)
-        positions = torch.arange(tokens, device=draw.device) + 1234
-        out = torch.full((tokens + 1300, 3, count, size), 7.0, device=draw.device).to(draw.dtype)
-        given = draw(tokens, count, size)
-
-        def written(
-            x: Any = x, weight: Any = weight, positions: Any = positions, periods: Any = periods,
-            out: Any = out, given: Any = given,
-        ) -> Tensors:  # fmt: skip
-            values = (given, out[:, 2])
-            rotate.norm_rotate_(x, weight, 1e-6, positions, periods, out[:, 0], True, values)
-            return (out[positions], out)
-
-        def expected(
-            x: Any = x, weight: Any = weight, positions: Any = positions, periods: Any = periods,
-            out: Any = out, given: Any = given,
-        ) -> Tensors:  # fmt: skip
-            made = torch.full_like(out, 7.0, dtype=torch.float32)
-            made[positions, 0] = ops.rotate(
-                ops.rms_norm(x.float(), weight, 1e-6), positions, periods
-            )
-            made[positions, 2] = given.float()
-            return (made[positions], made)
-
-        shape = (tokens, count, size, pairs)
-        yield case(f"norm_rotate_ {shape}", written, expected)
-        yield case(
-            f"rotate {shape}",
-            lambda a=(x, positions, periods): rotate.rotate(*a),
-            lambda a=x, b=(positions, periods): ops.rotate(a.float(), *b),
-        )
 
 
 class Kernels(ops.Ops):
@@ -279,14 +244,10 @@ class Kernels(ops.Ops):
     def place_(
         self, parts: Tensors, rows: Any, layer: Any, step: Any, periods: torch.Tensor
     ) -> torch.Tensor | None:
-        shape, where = (-1, layer.groups, layer.size), (step.positions_T, periods)
-        key, value = (x.unflatten(1, shape[1:]) for x in parts[-2:])
-        rotate.norm_rotate_(
-            key, layer.k_norm.weight, layer.k_norm.eps, *where, rows[0], True, (value, rows[1])
-        )
-        query = parts[0].unflatten(1, (layer.heads, 2 * layer.size))[..., : layer.size]
-        out = query.new_empty(query.shape)
-        return rotate.norm_rotate_(query, layer.q_norm.weight, layer.q_norm.eps, *where, out)
+        weights = (layer.q_norm.weight, layer.k_norm.weight)
+        eps = (layer.q_norm.eps, layer.k_norm.eps)
+        parts = torch.cat(parts, 1).split([part.shape[1] for part in parts], 1)
+        return place_(parts, rows, weights, eps, step.positions_T, periods)
 
 
 def made_model(config: ModelConfig, device: str) -> HybridModel:

@@ -39,6 +39,10 @@ MODELS: dict[str, dict[str, object]] = {
 N = 1500
 
 
+VECTOR_TOKENS = 4
+"""See ``kernels.linear``, which only imports where Triton is."""
+
+
 def kernels() -> Ops:
     from flashrt_ros.policies.hybrid.kernels.triton_ops import TRITON
 
@@ -95,6 +99,25 @@ def test_products(name: str, dtype: torch.dtype, tokens: int) -> None:
     )
     weight = attention.q_proj.weight
     close(kernels().linear(x, weight), TORCH.linear(x, weight), dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", MODELS)
+def test_a_token_has_the_same_bits_alone_and_among_drafts(name: str, dtype: torch.dtype) -> None:
+    model = make(name, dtype)
+    layer = parts_of(model)[0]
+    gate, up, down = layer.mlp.gate_proj, layer.mlp.up_proj, layer.mlp.down_proj
+    x = draw(VECTOR_TOKENS, model.config.hidden_size, dtype=dtype)
+
+    def products(x: torch.Tensor) -> torch.Tensor:
+        wide = kernels().swiglu(x, layer.input_layernorm, gate, up)
+        return kernels().add_linear(x, wide, down)
+
+    alone = torch.cat([products(one) for one in x.split(1)])
+    assert torch.equal(products(x), alone)
+    if dtype == torch.float32:
+        # The control: more tokens take another way.
+        assert not torch.equal(products(torch.cat((x, x)))[:VECTOR_TOKENS], alone)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
