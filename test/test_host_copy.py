@@ -129,6 +129,24 @@ def test_a_copy_is_what_the_buffer_held_when_it_crossed() -> None:
     assert copy.number != 5
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_room_is_filled_with_what_has_crossed_and_is_nobody_elses(dtype: torch.dtype) -> None:
+    device = SeparateHost()
+    buffer = device.allocate(3 * dtype.itemsize).view(dtype)
+    copy = HostCopy(buffer, device)
+    room, fill = copy.blank()
+    buffer.copy_(torch.tensor([1.5, -2.0, 0.25]))
+    copy.cross()
+    fill()
+    assert room.dtype == torch.float32
+    assert room.tolist() == [1.5, -2.0, 0.25]
+    buffer.zero_()
+    copy.cross()
+    assert room.tolist() == [1.5, -2.0, 0.25]
+    fill()
+    assert room.tolist() == [0.0, 0.0, 0.0]
+
+
 @pytest.mark.cuda
 def test_a_lane_is_bound_within_and_nothing_is_bound_after() -> None:
     device = open_device("cuda")

@@ -406,6 +406,7 @@ class Engine:
             plan.replay()
             if replay == 0:
                 meanwhile()
+                values, fill = self._action.blank()
             self._device.synchronize()
             left = 0 if shape or self._left is None else self._left.number
             if not left:
@@ -416,9 +417,8 @@ class Engine:
                 f" {self.policy.act_replays} replays of an act, found {left}"
             )
         self._crossing = False
-        values = self._action.values
-        # Torch needs three times as long to find out that there is nothing to convert.
-        return values.clone() if values.dtype == torch.float32 else values.to(torch.float32)
+        fill()
+        return values
 
     @property
     def rows(self) -> int:
