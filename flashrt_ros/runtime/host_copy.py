@@ -28,6 +28,8 @@ class HostCopy:
         self._buffer, self._device = buffer, device
         host_N = device.allocate_host(buffer.nbytes)
         self.values = host_N.view(buffer.dtype).view(buffer.shape)
+        self._shape = tuple(buffer.shape)
+        self._array = self.values.numpy() if buffer.dtype == torch.float32 else None
         self._words_N = host_N.numpy().view(np.int64) if buffer.dtype == torch.int64 else None
 
     def cross(self) -> None:
@@ -43,10 +45,11 @@ class HostCopy:
         Returns:
             A float32 tensor of the buffer's shape, and what fills it.
         """
-        room = torch.empty(self.values.shape, dtype=torch.float32)
-        if self.values.dtype != torch.float32:
+        array = np.empty(self._shape, np.float32)
+        room = torch.from_numpy(array)
+        if self._array is None:
             return room, partial(room.copy_, self.values)
-        return room, partial(np.copyto, room.numpy(), self.values.numpy())
+        return room, partial(np.copyto, array, self._array)
 
     @property
     def number(self) -> int:
