@@ -91,6 +91,7 @@ def check_controls_differ(make: MakePolicy, device: str) -> None:
         session.restore("elsewhere")
         settle(session)
         left_out = session.arena.state[name].clone()
+        settle(session)
         session.restore("cut")
         settle(session)
         session.arena.state[name].copy_(left_out)

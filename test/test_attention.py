@@ -109,6 +109,7 @@ def test_rows_left_out_of_a_restore_show(device: str) -> None:
     checks.settle(session)
     foreign = {slot.spec.name: session.arena.state[slot.spec.name].clone() for slot in
                session.layout.rows}  # fmt: skip
+    checks.settle(session)
     session.reset_()
     for step in range(10):
         session.step({OBSERVATION: seen_TS[step].tolist()})
@@ -141,6 +142,7 @@ def test_the_end_of_the_capacity_is_an_error_before_anything_moves(device: str) 
     session.step(seen)
     session.reset_()
     assert session.host.rows == 0
+    checks.settle(session)
     assert session.arena.state[ROWS_LENGTH].item() == 0
     session.step(seen)
 

@@ -180,6 +180,7 @@ def test_a_captured_graph_follows_its_addresses(node: str, device: Device) -> No
     for number, each in enumerate((state, *state.sets)):
         randomise(each.fixed, number)
     first = [each.fixed.clone() for each in (state, *state.sets)]
+    torch.cuda.synchronize()
     with device.bind(Lane.CONTROL):
         replay = device.compile(body, 2, lambda: None)
         # What the graph makes of each state, at home: the states go in and out by copies.

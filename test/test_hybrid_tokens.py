@@ -124,6 +124,7 @@ def test_restores_at_random_boundaries_continue_to_the_bit(device: str) -> None:
         # The controls: no restore, and one of the rows alone.
         unrestored += tokens.decode(48) != expected
         other = session.arena.fixed.clone()
+        checks.settle(session)
         session.restore("here")
         checks.settle(session)
         length = session.arena.state["rows.length"].clone()
