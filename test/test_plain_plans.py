@@ -113,3 +113,17 @@ def test_a_session_says_which_operation_it_was(
     observation = {"observation.state": torch.ones(4)}
     plain = PolicySession(host(Asks() if asks else Flow()))
     assert torch.equal(session.step(observation).values, plain.step(observation).values)
+
+
+def test_weights_that_move_after_a_plan_was_captured_are_refused() -> None:
+    module = torch.nn.Linear(3, 3)
+    plan = GraphPlan("plan", lambda: None, CpuDevice(), module=module)
+    plan.prepare()
+    with torch.no_grad():
+        module.weight.mul_(2.0)
+    plan.check()  # other numbers, in the same place
+    keep, module.weight.data = module.weight.data, module.weight.data.clone()
+    with pytest.raises(CaptureError, match=r"'plan': expected weights to stay .* 'weight' elsew"):
+        plan.check()
+    module.weight.data = keep
+    plan.check()

@@ -202,13 +202,13 @@ class Engine:
         # True while the mirror may still be read.
         self._crossing = False
         lane = Lane.PLANNER if self.beside else Lane.CONTROL
-        self._plan = GraphPlan("plan", self._call_plan, device, lane, policy.may_run_plain)
-        self._adopt = GraphPlan("adopt", self._call_adopt, device)
-        self._act = GraphPlan("act", self._call_act, device)
+        make = functools.partial(GraphPlan, device=device, module=policy.module())
+        self._plan = make("plan", self._call_plan, lane=lane, may_run_plain=policy.may_run_plain)
+        self._adopt = make("adopt", self._call_adopt)
+        self._act = make("act", self._call_act)
         self._shapes = {shape.name: shape for shape in policy.act_shapes()}
         self._shape_plans = {
-            name: GraphPlan(name, functools.partial(self._call_shape, name), device)
-            for name in self._shapes
+            name: make(name, functools.partial(self._call_shape, name)) for name in self._shapes
         }
         self.task: Callable[[], str] = str
         self._task_inputs = policy.task_inputs()
@@ -268,6 +268,8 @@ class Engine:
                 device.synchronize()
         for plan in (self._act, *self._shape_plans.values()):
             plan.prepare(warm_up, lambda: device.copy_(arena.fixed, scratch))
+        for plan in (self._plan, self._adopt, self._act, *self._shape_plans.values()):
+            plan.check()
         with device.bind(Lane.CONTROL):
             device.copy_(arena.fixed, self.initial)
             arena.input_section.zero_()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
+from torch import nn
 
 from flashrt_ros.errors import CaptureError, NotConfiguredError
 from flashrt_ros.runtime.device import Device, Lane, Replay
@@ -27,13 +28,26 @@ class GraphPlan:
         device: Device,
         lane: Lane = Lane.CONTROL,
         may_run_plain: bool = False,
+        module: nn.Module | None = None,
     ) -> None:
+        """Prepares nothing yet.
+
+        Args:
+            name: See the class.
+            fn: What is captured.
+            device: Where.
+            lane: See the class.
+            may_run_plain: It is called, where it cannot be captured.
+            module: Whose weights it takes for granted; see ``check``.
+        """
         self.name = name
         self.lane = lane
         self._fn = fn
         self._device = device
         self._replay: Replay | None = None
         self._may_run_plain = may_run_plain
+        self._module = module
+        self._weights: dict[str, int] = {}
         self.plain = ""
 
     def prepare(self, warm_up: int = 3, before: Callable[[], None] | None = None) -> None:
@@ -62,6 +76,29 @@ class GraphPlan:
             if self.plain:
                 self._replay = self._device.plain(self._fn)
             self._device.synchronize()
+        self._weights = self._addresses()
+
+    def check(self) -> None:
+        """Looks whether the weights lie where they lay when it was prepared.
+
+        A graph goes on reading there, also when the memory has become that of something else.
+
+        Raises:
+            CaptureError: One does not.
+        """
+        now = self._addresses()
+        moved = [name for name, address in self._weights.items() if now.get(name) != address]
+        if moved:
+            raise CaptureError(
+                f"plan {self.name!r}: expected weights to stay where they were when it was"
+                f" prepared, found {moved[0]!r} elsewhere, of {len(moved)} in all; let the policy"
+                " lay them out in its first call"
+            )
+
+    def _addresses(self) -> dict[str, int]:
+        if self._module is None:
+            return {}
+        return {name: weight.data_ptr() for name, weight in self._module.named_parameters()}
 
     def replay(self) -> None:
         """Runs once on the lane that is bound, without waiting for it.

@@ -45,6 +45,10 @@ class FeedForward(nn.Module):
         self.up_proj = nn.Linear(narrow, wide, bias=False)
         self.down_proj = nn.Linear(wide, narrow, bias=False)
 
+    def same_input(self) -> tuple[nn.Linear, ...]:
+        """The layers that take one input."""
+        return self.gate_proj, self.up_proj
+
     def add(self, x_TD: torch.Tensor, norm: RmsNorm, ops: Ops) -> torch.Tensor:
         """Returns ``x`` and what the net makes of ``x`` normed, ``(T, D)``."""
         wide_TE = ops.swiglu(x_TD, norm, self.gate_proj, self.up_proj)
@@ -65,6 +69,10 @@ class FullAttention(nn.Module):
         self.q_norm = RmsNorm(self.size, config.rms_norm_eps)
         self.k_norm = RmsNorm(self.size, config.rms_norm_eps)
 
+    def same_input(self) -> tuple[nn.Linear, ...]:
+        """The layers that take one input."""
+        return self.q_proj, self.k_proj, self.v_proj
+
     def write_(
         self, x_TD: torch.Tensor, norm: RmsNorm, rows: Rows, step: Step, periods: torch.Tensor
     ) -> None:
@@ -77,8 +85,7 @@ class FullAttention(nn.Module):
         first: int = 0,
     ) -> torch.Tensor:  # fmt: skip
         """As ``write_``; returns ``x`` and what its tokens find in the rows up to their own."""
-        linears = (self.q_proj, self.k_proj, self.v_proj)
-        parts = step.ops.normed_linear(x_TD, norm, linears)
+        parts = step.ops.normed_linear(x_TD, norm, self.same_input())
         query_TQS = step.ops.place_(parts, rows, self, step, periods)
         assert query_TQS is not None
         gate_TQS = parts[0].view(-1, self.heads, 2 * self.size)[..., self.size :]
@@ -109,6 +116,10 @@ class DeltaLayer(nn.Module):
         self.norm = GateNorm(config.linear_value_head_dim)
         self.out_proj = nn.Linear(config.value_size, width, bias=False)
 
+    def same_input(self) -> tuple[nn.Linear, ...]:
+        """The layers that take one input."""
+        return self.in_proj_qkv, self.in_proj_z, self.in_proj_b, self.in_proj_a
+
     def add(
         self, x_TD: torch.Tensor, norm: RmsNorm, state: tuple[torch.Tensor, torch.Tensor],
         step: Step,
@@ -121,8 +132,7 @@ class DeltaLayer(nn.Module):
             state: See ``Ops.delta``.
             step: See ``Step``.
         """
-        linears = (self.in_proj_qkv, self.in_proj_z, self.in_proj_b, self.in_proj_a)
-        parts = step.ops.normed_linear(x_TD, norm, linears)
+        parts = step.ops.normed_linear(x_TD, norm, self.same_input())
         mixed_TE, advance = step.ops.delta(parts, state, self, step)
         return step.ops.add_linear(x_TD, mixed_TE, self.out_proj), advance
 

@@ -12,7 +12,13 @@ import torch
 from torch import nn
 
 from flashrt_ros.policies.hybrid.config import FULL, LINEAR, ModelConfig
-from flashrt_ros.policies.hybrid.layers import Layer, RmsNorm
+from flashrt_ros.policies.hybrid.layers import (
+    DeltaLayer,
+    FeedForward,
+    FullAttention,
+    Layer,
+    RmsNorm,
+)
 from flashrt_ros.policies.hybrid.mtp import MtpHead
 from flashrt_ros.policies.hybrid.ops import Ops, ops_for
 from flashrt_ros.policies.hybrid.step import Advance, Step
@@ -20,6 +26,7 @@ from flashrt_ros.runtime.buffers import ROWS_LENGTH, BufferSpec, Role
 from flashrt_ros.runtime.policy import Buffers
 
 _FLOAT32 = ("A_log", "dt_bias")
+_SAME_INPUT = (DeltaLayer, FeedForward, FullAttention)
 
 
 class Trunk(nn.Module):
@@ -146,8 +153,11 @@ class HybridModel(nn.Module):
         count_1: torch.Tensor | None = None, keeps: bool = False,
     ) -> Step:  # fmt: skip
         """Returns the ``Step`` of so many tokens that begin at row ``start_1``."""
+        ops = self.ops()
+        # Before the first pass, whatever that needs: what is captured must not move later.
+        ops.lay_out_(part.same_input() for part in self.modules() if isinstance(part, _SAME_INPUT))
         positions_T = torch.arange(tokens, device=start_1.device) + start_1
-        return Step(self.ops(), positions_T, count_1, chunk, keeps)
+        return Step(ops, positions_T, count_1, chunk, keeps)
 
     def logits(self, hidden_TD: torch.Tensor, first: int = 0, count: int = 0) -> torch.Tensor:
         """Returns the logits of ``count`` tokens from ``first`` on; 0: of all."""

@@ -12,7 +12,7 @@ value heads, S size of a head, C channels, W taps, U tokens of the window (T + W
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 import torch
@@ -119,6 +119,13 @@ def attend(
 
 class Ops:
     """The operations, in plain torch. A subclass may replace any of them."""
+
+    def lay_out_(self, groups: Iterable[Sequence[nn.Linear]]) -> None:
+        """Lays weights of layers that take the same input as the other operations want them.
+
+        Args:
+            groups: All of a model, before any of its passes is captured.
+        """
 
     def rms_norm(self, x_D: torch.Tensor, norm: Norm) -> torch.Tensor:
         """See ``rms_norm``."""

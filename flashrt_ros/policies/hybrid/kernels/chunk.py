@@ -279,6 +279,8 @@ class Blocks:
 
 
 NARROW = Blocks()
+SMALL = Blocks(chunk=16)
+"""For heads of less than 32 elements, of whose longer chunks Triton 3.6 makes NaN on Hopper."""
 WIDE = Blocks(chunk=16, slice=16, walk=16, walk_warps=8, stages=1)
 """For float32, which tensor cores do not take: products are small, since all is unrolled."""
 _FILLED = 128
@@ -330,21 +332,18 @@ def delta_chunks(
         rate_TH: The same.
         state_HKV: Contiguous; with ``layer`` it is advanced.
         chunk: See there.
-        blocks: None: ``NARROW`` or ``WIDE``, by the dtype.
+        blocks: None: ``NARROW``, ``SMALL`` or ``WIDE``, by sizes and dtype.
         layer: Gates come before, and gated norm behind.
     """
     query_TIK, key_TIK, value_THV = map(side_by_side, (query_TIK, key_TIK, value_THV))
     tokens, heads, values = value_THV.shape
     keys = key_TIK.shape[-1]
     half = value_THV.dtype != torch.float32
-    blocks = blocks or (NARROW if half else WIDE)
+    block_k, first_key = _block(keys), _block(values)
+    if blocks is None:
+        blocks = WIDE if not half else SMALL if min(block_k, first_key) < 32 else NARROW
     chunk = max(size for size in range(1, blocks.chunk + 1) if chunk % size == 0)
-    chunks = tokens // chunk
-    block_c, block_k, first_key = (
-        max(16, triton.next_power_of_2(chunk)),
-        _block(keys),
-        _block(values),
-    )
+    chunks, block_c = tokens // chunk, max(16, triton.next_power_of_2(chunk))
     width = first_key + block_k
     block_s, block_v = min(blocks.slice, block_k, first_key), min(blocks.walk, first_key)
     parts = min(width // block_s, blocks.parts or max(1, _FILLED // (chunks * heads)))

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import pairwise
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -13,6 +12,7 @@ from torch.nn import functional
 from flashrt_ros.policies.hybrid.kernels.attention import attend
 from flashrt_ros.policies.hybrid.kernels.few_attend import few_attend, place_
 from flashrt_ros.policies.hybrid.kernels.few_delta import commit_, few_delta
+from flashrt_ros.policies.hybrid.kernels.joined import joined
 from flashrt_ros.policies.hybrid.kernels.linear import MOST_TOKENS, few_linear
 from flashrt_ros.policies.hybrid.kernels.many_delta import many_delta
 from flashrt_ros.policies.hybrid.kernels.norm import rms_norm, silu_product
@@ -23,29 +23,13 @@ if TYPE_CHECKING:
     from flashrt_ros.policies.hybrid.layers import DeltaLayer, FullAttention
 
 
-def joined(linears: Sequence[nn.Linear]) -> torch.Tensor:
-    """One weight over those of several layers, which become parts of it.
-
-    The first call for some layers copies them, so it must come before a graph is captured.
-    """
-    weights = [one.weight for one in linears]
-    whole = weights[0].untyped_storage().data_ptr()
-    if any(
-        weight.untyped_storage().data_ptr() != whole
-        or weight.data_ptr() != before.data_ptr() + before.numel() * before.element_size()
-        for before, weight in pairwise(weights)
-    ):
-        with torch.no_grad():
-            parts = torch.cat(weights).split([len(weight) for weight in weights])
-        for one, part in zip(linears, parts, strict=True):
-            one.weight.data = part
-    rows = sum(len(one.weight) for one in linears)
-    first = linears[0].weight.detach()
-    return first.as_strided((rows, first.shape[1]), (first.shape[1], 1))
-
-
 class TritonOps(Ops):
     """See ``Ops``."""
+
+    def lay_out_(self, groups: Iterable[Sequence[nn.Linear]]) -> None:
+        """See ``Ops``."""
+        for linears in groups:
+            joined(linears)
 
     def rms_norm(self, x_D: torch.Tensor, norm: Norm) -> torch.Tensor:
         """See ``Ops``."""
