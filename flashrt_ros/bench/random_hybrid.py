@@ -67,9 +67,12 @@ SIZES: dict[str, ModelConfig] = {
 }
 """``large`` has 1.5 billion weights, 24 layers, one of four full attention."""
 DRAFTS = 2
-MIXING, THINKING, SEEN = 0.5, 0.1, 0.4
-"""How much attention and delta rule add to the residual stream, and feed-forward nets, against
-weights that keep its size; and how much the head takes from the hidden values before."""
+MIXING, MIXING_OF_MANY, THINKING, SEEN = 0.5, 0.1, 0.1, 0.4
+"""How much attention and delta rule add to the residual stream, and those of a model of more than
+``FEW_LAYERS``, and feed-forward nets, against weights that keep its size; and how much the head
+takes from the hidden values before. So tokens depend on what came before, and some drafts are
+right."""
+FEW_LAYERS = 8
 _LARGE = 1 << 27
 
 
@@ -90,6 +93,7 @@ def random_model(config: ModelConfig, device: str = "cpu", seed: int = 0) -> Hyb
     source = where if count > _LARGE else torch.device("cpu")
     generator = torch.Generator(source).manual_seed(seed)
     width = config.hidden_size
+    mixing = MIXING if len(config.layer_types) <= FEW_LAYERS else MIXING_OF_MANY
     for name, parameter in model.named_parameters():
         draw = torch.empty(parameter.shape, device=source).normal_(generator=generator)
         if name.endswith("A_log"):
@@ -106,10 +110,16 @@ def random_model(config: ModelConfig, device: str = "cpu", seed: int = 0) -> Hyb
         else:
             value = draw * parameter.shape[-1] ** -0.5
         if name.endswith(("out_proj.weight", "o_proj.weight")):
-            value = MIXING * value
+            value = mixing * value
         elif name.endswith("down_proj.weight"):
             value = THINKING * value
         parameter.copy_(value)
+    if config.tie_word_embeddings:
+        # Output weights that are the embeddings would say the same token again and again.
+        sign_D = (
+            torch.randint(0, 2, (width,), generator=generator, device=source).to(where) * 2 - 1
+        )
+        model.model.norm.weight.copy_(sign_D * (1.0 + model.model.norm.weight) - 1.0)
     assert model.mtp is not None
     eye = torch.eye(width, device=where)
     model.mtp.norm.weight.copy_(model.model.norm.weight)
