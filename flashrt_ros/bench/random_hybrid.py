@@ -67,7 +67,7 @@ SIZES: dict[str, ModelConfig] = {
 }
 """``large`` has 1.5 billion weights, 24 layers, one of four full attention."""
 DRAFTS = 2
-MIXING, MIXING_OF_MANY, THINKING, SEEN = 0.5, 0.1, 0.1, 0.4
+MIXING, MIXING_OF_MANY, THINKING, SEEN = 0.5, 0.15, 0.1, 0.4
 """How much attention and delta rule add to the residual stream, and those of a model of more than
 ``FEW_LAYERS``, and feed-forward nets, against weights that keep its size; and how much the head
 takes from the hidden values before. So tokens depend on what came before, and some drafts are
