@@ -202,14 +202,6 @@ def other_cases(draw: Draw, small: bool) -> Iterator[Case]:
             lambda a=both: norms.silu_product(*a.chunk(2, -1)),
             lambda a=both: silu_product(*a.float().chunk(2, -1)),
         )
-    for shape in [(7, 3, 12), (9, 2, 16)] + ([] if small else [(64, 16, 128), (1000, 16, 128)]):
-        x, gate = draw(*shape), draw(shape[0], 2, *shape[1:])[:, 1]
-        weight = 1 + 0.1 * draw(shape[-1])
-        yield case(
-            f"gated_norm {shape}",
-            lambda a=(x, gate, weight): norms.gated_norm(*a, 1e-6),
-            lambda a=(x, gate, weight): ops.gated_norm(*(b.float() for b in a), 1e-6),
-        )
     sizes = [(1, 20, 4), (21, 136, 3)] + ([] if small else [(64, 6144, 4), (1000, 6144, 4)])
     for tokens, channels, taps in sizes:
         window, weight = draw(tokens + taps - 1, 2 * channels), 0.5 * draw(channels, taps)
@@ -217,7 +209,7 @@ def other_cases(draw: Draw, small: bool) -> Iterator[Case]:
         a = (window, weight)
         yield case(
             f"convolve ({tokens}, {channels}, {taps})",
-            lambda a=a: convolve.convolve(*a),
+            lambda a=a, w=taps - 1: convolve.convolve_behind(a[0][:w], a[0][w:], a[1]),
             lambda a=a: ops.convolve(a[0].float(), a[1].float()),
         )
 

@@ -39,10 +39,6 @@ MODELS: dict[str, dict[str, object]] = {
 N = 1500
 
 
-VECTOR_TOKENS = 4
-"""See ``kernels.linear``, which only imports where Triton is."""
-
-
 def kernels() -> Ops:
     from flashrt_ros.policies.hybrid.kernels.triton_ops import TRITON
 
@@ -104,6 +100,8 @@ def test_products(name: str, dtype: torch.dtype, tokens: int) -> None:
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", MODELS)
 def test_a_token_has_the_same_bits_alone_and_among_drafts(name: str, dtype: torch.dtype) -> None:
+    from flashrt_ros.policies.hybrid.kernels.linear import VECTOR_TOKENS
+
     model = make(name, dtype)
     layer = parts_of(model)[0]
     gate, up, down = layer.mlp.gate_proj, layer.mlp.up_proj, layer.mlp.down_proj

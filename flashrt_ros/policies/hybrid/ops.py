@@ -182,47 +182,23 @@ class Ops:
         config, tokens = layer.config, inputs_TC.shape[0]
         keys = (tokens, config.linear_num_key_heads, config.linear_key_head_dim)
         values = (tokens, config.linear_num_value_heads, config.linear_value_head_dim)
-        mixed_TC = self.convolve(torch.cat((conv, inputs_TC)), layer.conv1d.weight.squeeze(1))
+        mixed_TC = convolve(torch.cat((conv, inputs_TC)), layer.conv1d.weight.squeeze(1))
         query, key, value = mixed_TC.split(
             (config.key_size, config.key_size, config.value_size), 1
         )
         decay_TH, rate_TH = delta_gates(a_TH, b_TH, layer.A_log, layer.dt_bias)
-        pad_T = step.pad_T()
-        if pad_T is not None:
-            decay_TH = decay_TH.masked_fill(pad_T.unsqueeze(-1), 0.0)
-            rate_TH = rate_TH.masked_fill(pad_T.unsqueeze(-1), 0.0)
+        if step.pad_T is not None:
+            decay_TH = decay_TH.masked_fill(step.pad_T.unsqueeze(-1), 0.0)
+            rate_TH = rate_TH.masked_fill(step.pad_T.unsqueeze(-1), 0.0)
         heads = (query.reshape(keys), key.reshape(keys), value.reshape(values))
         if step.chunk:
-            out_THV, states = self.delta_chunks(*heads, decay_TH, rate_TH, recurrent, step.chunk)
+            out_THV, states = delta_chunks(*heads, decay_TH, rate_TH, recurrent, step.chunk)
         else:
             out_THV, states = delta_steps(*heads, decay_TH, rate_TH, recurrent)
             states = states if step.keeps else states[-1]
         gate_THV = gate_TV.reshape(values)
-        out_THV = self.gated_norm(out_THV, gate_THV, layer.norm.weight, config.rms_norm_eps)
+        out_THV = gated_norm(out_THV, gate_THV, layer.norm.weight, config.rms_norm_eps)
         return out_THV.reshape(tokens, -1), Advance(conv, recurrent, inputs_TC, states)
-
-    def convolve(self, window_UC: torch.Tensor, weight_CW: torch.Tensor) -> torch.Tensor:
-        """See ``convolve``."""
-        return convolve(window_UC, weight_CW)
-
-    def delta_chunks(
-        self,
-        query_TIK: torch.Tensor,
-        key_TIK: torch.Tensor,
-        value_THV: torch.Tensor,
-        decay_TH: torch.Tensor,
-        rate_TH: torch.Tensor,
-        state_HKV: torch.Tensor,
-        chunk: int,
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """See ``delta_rule``."""
-        return delta_chunks(query_TIK, key_TIK, value_THV, decay_TH, rate_TH, state_HKV, chunk)
-
-    def gated_norm(
-        self, x_V: torch.Tensor, gate_V: torch.Tensor, weight_V: torch.Tensor, eps: float
-    ) -> torch.Tensor:
-        """See ``gated_norm``."""
-        return gated_norm(x_V, gate_V, weight_V, eps)
 
     def commit_(self, advance: Advance, count_1: torch.Tensor) -> None:
         """Makes the state that after ``count_1`` tokens, ``(1,)`` int64 on the device."""

@@ -6,6 +6,7 @@ Tensor suffixes: those of ``ops``.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import torch
@@ -34,6 +35,7 @@ class Step:
     chunk: int = 0
     keeps: bool = False
 
+    @cached_property
     def pad_T(self) -> torch.Tensor | None:
         """True for tokens that are none; None: all are tokens."""
         if self.count_1 is None:

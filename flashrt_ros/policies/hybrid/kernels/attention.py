@@ -17,7 +17,7 @@ import torch
 import triton
 import triton.language as tl
 
-from flashrt_ros.policies.hybrid.kernels.layout import side_by_side
+from flashrt_ros.policies.hybrid.kernels.layout import last_dense
 
 _LOG2_E = 1.4426950408889634
 
@@ -252,7 +252,7 @@ def attend(
         gate_TQS: What is found is multiplied by its sigmoid.
         blocks: None: ``NARROW`` or ``WIDE``, by dtype and size of a head.
     """
-    query_TQS = side_by_side(query_TQS)
+    query_TQS = last_dense(query_TQS)
     tokens, heads, size = query_TQS.shape
     groups, half = keys_NGS.shape[1], query_TQS.dtype != torch.float32
     if blocks is None:
@@ -268,7 +268,7 @@ def attend(
         mixed = out_TQS.new_empty((parts, tokens, heads, size), dtype=torch.float32)
         top, total = mixed.new_empty((2, parts, tokens, heads))
     block_s = max(16, triton.next_power_of_2(size))
-    gate_TQS = query_TQS if gate_TQS is None else side_by_side(gate_TQS)
+    gate_TQS = query_TQS if gate_TQS is None else last_dense(gate_TQS)
     gates = gate_TQS is not query_TQS
     _attend_kernel[(grid[0], groups, parts)](
         query_TQS, keys_NGS, values_NGS, positions_T, gate_TQS, mixed, top, total,

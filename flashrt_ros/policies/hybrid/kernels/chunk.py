@@ -24,7 +24,7 @@ import triton.language as tl
 
 from flashrt_ros.policies.hybrid.kernels.few_delta import shift
 from flashrt_ros.policies.hybrid.kernels.inverse import inverse, softplus
-from flashrt_ros.policies.hybrid.kernels.layout import side_by_side
+from flashrt_ros.policies.hybrid.kernels.layout import last_dense
 
 _EPSILON = tl.constexpr(1e-6)
 # Its exponential is 0 in float32; what is less would make sums coarse, or infinity less infinity.
@@ -335,7 +335,7 @@ def delta_chunks(
         blocks: None: ``NARROW``, ``SMALL`` or ``WIDE``, by sizes and dtype.
         layer: Gates come before, and gated norm behind.
     """
-    query_TIK, key_TIK, value_THV = map(side_by_side, (query_TIK, key_TIK, value_THV))
+    query_TIK, key_TIK, value_THV = map(last_dense, (query_TIK, key_TIK, value_THV))
     tokens, heads, values = value_THV.shape
     keys = key_TIK.shape[-1]
     half = value_THV.dtype != torch.float32
@@ -377,7 +377,7 @@ def delta_chunks(
     given: tuple[Any, ...] = (out_THV,) * 5 + (0, 0, 0, tokens, 0.0)
     channels, taps = 0, 1
     if layer is not None:
-        gate_THV, inputs_TC = side_by_side(layer.gate_THV), layer.inputs_TC
+        gate_THV, inputs_TC = last_dense(layer.gate_THV), layer.inputs_TC
         channels, taps = inputs_TC.shape[1], layer.conv.shape[0] + 1
         given = (
             gate_THV, layer.norm_V, layer.conv, inputs_TC, out_THV if count is None else count,

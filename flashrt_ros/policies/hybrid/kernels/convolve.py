@@ -9,7 +9,7 @@ import torch
 import triton
 import triton.language as tl
 
-from flashrt_ros.policies.hybrid.kernels.layout import side_by_side
+from flashrt_ros.policies.hybrid.kernels.layout import last_dense
 
 _MANY = 1024
 
@@ -67,7 +67,7 @@ def convolve_behind(
     Returns:
         ``(T, C)``, contiguous.
     """
-    before_WC, x_TC = side_by_side(before_WC), side_by_side(x_TC)
+    before_WC, x_TC = last_dense(before_WC), last_dense(x_TC)
     tokens, channels = x_TC.shape
     out_TC = x_TC.new_empty((tokens, channels))
     # Weights are loaded anew by each program, so it takes many tokens where there are many.
@@ -80,9 +80,3 @@ def convolve_behind(
         num_warps=warps,
     )  # fmt: skip
     return out_TC
-
-
-def convolve(window_UC: torch.Tensor, weight_CW: torch.Tensor) -> torch.Tensor:
-    """See ``ops.convolve``."""
-    before = weight_CW.shape[1] - 1
-    return convolve_behind(window_UC[:before], window_UC[before:], weight_CW)

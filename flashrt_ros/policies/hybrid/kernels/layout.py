@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 
-def side_by_side(x: torch.Tensor) -> torch.Tensor:
+def last_dense(x: torch.Tensor) -> torch.Tensor:
     """Returns ``x``, or a copy where the elements of its last dimension lie apart.
 
     All kernels read them in one piece; tokens and heads may be anywhere.
