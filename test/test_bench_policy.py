@@ -52,6 +52,9 @@ def test_calls_and_steps_of_a_checkpoint(
     assert ("plan, not captured" in cases) == (device == "cuda")
     peer = "LeRobot" if device == "cpu" else "LeRobot, captured"
     assert cases["plan"].floor == f"{peer}: plan"
+    most = "1.05" if device == "cpu" else "1.02"
+    assert cases["plan"].target == f"<= {most} x floor"
+    assert cases["LeRobot: plan"].target == cases["adopt"].target == ""
     assert any("LeRobot's plan as it is takes" in note for note in result.notes)
     for name in ("first step", "second step"):
         assert cases[name].floor == f"LeRobot: {name}"
