@@ -104,9 +104,9 @@ def test_a_picture_that_no_step_looks_at_is_not_decoded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     decoded = []
-    whole = image_reader.Frame.array
+    whole = image_reader.Frame.picture
     monkeypatch.setattr(
-        image_reader.Frame, "array", lambda self: decoded.append(id(self)) or whole(self)
+        image_reader.Frame, "picture", lambda self: decoded.append(id(self)) or whole(self)
     )
     rows = [
         ("/camera", RAW, START_NS + number * 5_000_000, cdr(rgb_image(noise(24, 32, 3))))

@@ -61,7 +61,7 @@ def test_separate_memory_acts_as_shared_memory(make: MakePolicy) -> None:
     # The control: what does not cross is missed.
     unlike = apart(make())
     unlike.arena.mirror.zero_()
-    unlike._engine._writer.write = lambda checked: None  # type: ignore[method-assign]
+    unlike._engine.inputs.writer.write = lambda checked: None  # type: ignore[method-assign]
     assert checks.actions(unlike, 0, 12) != expected
 
 

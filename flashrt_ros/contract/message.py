@@ -12,6 +12,7 @@ import numpy.typing as npt
 from flashrt_ros.contract.framed import Framed
 from flashrt_ros.contract.image.reader import Frame
 from flashrt_ros.contract.schema import Input
+from flashrt_ros.runtime.picture import BytePicture
 
 Array = npt.NDArray[Any]
 
@@ -46,5 +47,16 @@ class Message:
         Raises:
             ContractError: An image turned out to be damaged, or there is no transform.
         """
+        value = self.seen(source)
+        return value if isinstance(value, np.ndarray) else np.asarray(value)
+
+    def seen(self, source: Input) -> Array | BytePicture:
+        """The same, but for images that were left in bytes.
+
+        Raises:
+            ContractError: As ``value``.
+        """
         value = self.values[source]
+        if isinstance(value, Frame):
+            return value.picture()
         return value if isinstance(value, np.ndarray) else value.array()

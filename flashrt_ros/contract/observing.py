@@ -15,6 +15,7 @@ from flashrt_ros.contract.message import Array, Message
 from flashrt_ros.contract.sample import InputStamp
 from flashrt_ros.contract.schema import Observation, Part, Source
 from flashrt_ros.errors import ContractError
+from flashrt_ros.runtime.picture import BytePicture
 
 NONE_YET = "no message"
 TOO_EARLY = "older than the last activate, resume, restore or reset"
@@ -38,10 +39,11 @@ def observe(
     infos: Mapping[CameraInfo, Message],
     now_ns: int,
     not_before_ns: int,
-) -> tuple[list[InputStamp], Array | None]:
+) -> tuple[list[InputStamp], Array | BytePicture | None]:
     """Stamps of the messages of one observation, and its array unless something hinders.
 
-    The array of an image without a history is the decoded one itself and not to be written.
+    The array of an image without a history is the decoded one itself and not to be written, or
+    left in bytes.
 
     Args:
         observation: What is asked for.
@@ -59,6 +61,7 @@ def observe(
     faults = dict.fromkeys(absences, "") if observation.optional else dict(absences)
     used: dict[str, list[Message]] = {}
     columns: list[list[Array]] = []
+    picture: Array | BytePicture | None = None
     behind: dict[tuple[str, int], Message] = {}
     for source in observation.sources:
         message = newest[source.topic]
@@ -78,7 +81,10 @@ def observe(
                     not_before_ns,
                     observation.max_age_ms,
                 )
-            columns.append([step.value(source) for step in steps])
+            if observation.image is not None and observation.history is None:
+                picture = message.seen(source)
+            else:
+                columns.append([step.value(source) for step in steps])
             used[source.topic] = steps
             behind |= _transforms(source, steps)
         except ContractError as error:
@@ -99,6 +105,8 @@ def observe(
         stamps.append(replace(stamp, lasting=True))
     if any(faults.values()):
         return stamps, None
+    if picture is not None:
+        return stamps, picture
     return stamps, join(observation, columns, present)
 
 

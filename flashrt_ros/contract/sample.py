@@ -6,10 +6,12 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 
 from flashrt_ros.contract.conversions import Vector
 from flashrt_ros.contract.task import TaskText
+from flashrt_ros.runtime.picture import BytePicture
 
 
 @dataclass(frozen=True)
@@ -61,7 +63,8 @@ class Sample:
 
     Attributes:
         observations: Port key to float32 vector or image, images perhaps uint8 and not to be
-            written; a port with a fault is missing.
+            written, or a ``BytePicture`` where the sampler leaves them so; a port with a fault is
+            missing.
         stamps: One for each observation and topic.
         faults: ``key (topic): reason`` for each input that hinders; empty: go ahead.
         notices: Peculiarities that do not hinder, such as missing stamps.
@@ -73,7 +76,7 @@ class Sample:
         now_ns: Steady clock, the moment.
     """
 
-    observations: dict[str, npt.NDArray[Any]]
+    observations: dict[str, npt.NDArray[Any] | BytePicture]
     stamps: tuple[InputStamp, ...]
     faults: tuple[str, ...]
     notices: tuple[str, ...] = ()
@@ -81,6 +84,10 @@ class Sample:
     measured_fault: str = ""
     task: TaskText | None = None
     now_ns: int = 0
+
+    def arrays(self) -> dict[str, npt.NDArray[Any]]:
+        """The observations, those that were left in bytes as numbers."""
+        return {key: np.asarray(value) for key, value in self.observations.items()}
 
     def age_ms(self, now_ns: int, keys: Collection[str]) -> float:
         """Age of the input that is oldest at ``now_ns``, steady clock; NaN where there is none.

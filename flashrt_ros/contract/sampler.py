@@ -18,7 +18,7 @@ from flashrt_ros.contract.conversions import Decoded, PartReader, decode
 from flashrt_ros.contract.framed import FramedReader
 from flashrt_ros.contract.frames import TF, FrameInput, FrameReader, Frames
 from flashrt_ros.contract.image.camera_info import CameraInfoReader, distortion
-from flashrt_ros.contract.image.reader import ImageReader
+from flashrt_ros.contract.image.reader import ImageReader, crosses_as_bytes
 from flashrt_ros.contract.image.schema import CameraInfo, ImagePart
 from flashrt_ros.contract.input_types import input_field
 from flashrt_ros.contract.message import Array, Message
@@ -27,6 +27,7 @@ from flashrt_ros.contract.sample import InputStamp, Received, Sample
 from flashrt_ros.contract.schema import Input, Part
 from flashrt_ros.contract.task import TaskInput, TaskReader, TaskText
 from flashrt_ros.errors import ContractError
+from flashrt_ros.runtime.picture import BytePicture
 
 JUMP_NS = 10_000_000
 """How far a header stamp must go back to count as a jump in time. Less is the jitter of drivers
@@ -95,9 +96,16 @@ class Sampler:
     Attributes:
         contract: As given.
         frames: What /tf and /tf_static said.
+        pictures: Keys of the observations that come as ``BytePicture``.
     """
 
-    def __init__(self, contract: Contract, history: int = 64, lazy: bool = False) -> None:
+    def __init__(
+        self,
+        contract: Contract,
+        history: int = 64,
+        lazy: bool = False,
+        as_bytes: bool = False,
+    ) -> None:
         """Makes an empty sampler.
 
         Args:
@@ -106,15 +114,25 @@ class Sampler:
                 images ``IMAGE_HISTORY`` at most.
             lazy: Images are decoded when they are first sampled: for recordings, most of whose
                 images are not. Otherwise when they come, so that sampling takes no time.
+            as_bytes: Images whose bytes say all are left as such, for a session that has room for
+                ``pictures``.
         """
         self.contract = contract
         self._lock = threading.Lock()
         self._topics: dict[str, _Topic] = {}
         self.frames = Frames()
         self._lazy = lazy
+        self.pictures = frozenset(
+            observation.key
+            for observation in contract.observations
+            if as_bytes
+            and observation.history is None
+            and observation.image is not None
+            and crosses_as_bytes(observation.image)
+        )
         for topic, type_name, _ in contract.topics():
             inputs = dict.fromkeys(i for i in contract.inputs() if i.topic == topic)
-            readers = [_reader(source, self.frames) for source in inputs]
+            readers = [_reader(source, self.frames, as_bytes) for source in inputs]
             images = any(isinstance(source, ImagePart) for source in inputs)
             kept = min(history, IMAGE_HISTORY) if images else history
             window_ns = _window_ns(contract, topic)
@@ -210,7 +228,7 @@ class Sampler:
                     continue
                 frame = reader.frame(decoded.message)
                 if not lazy:
-                    frame.array()
+                    frame.picture()
                 entry.values[part] = frame
             except ContractError as error:
                 entry.faults[part] = str(error)
@@ -336,7 +354,7 @@ class Sampler:
             infos = dict(self._infos)
             said = self._task
             notices = tuple(w for state in self._topics.values() for w in sorted(state.said))
-        observations: dict[str, Array] = {}
+        observations: dict[str, Array | BytePicture] = {}
         stamps: list[InputStamp] = []
         for observation in self.contract.observations:
             ours, value = observe(observation, newest, earlier, infos, now_ns, not_before_ns)
@@ -377,7 +395,7 @@ def _measured(message: Message, part: Part) -> tuple[Array | None, str]:
         return None, str(error)
 
 
-def _reader(source: Input, frames: Frames) -> Reader:
+def _reader(source: Input, frames: Frames, as_bytes: bool) -> Reader:
     if isinstance(source, FrameInput):
         return FrameReader(source)
     if isinstance(source, Part) and source.transform:
@@ -388,7 +406,9 @@ def _reader(source: Input, frames: Frames) -> Reader:
         return CameraInfoReader(source)
     if isinstance(source, TaskInput):
         return TaskReader(source)
-    return ImageReader(source) if isinstance(source, ImagePart) else PartReader(source)
+    if isinstance(source, ImagePart):
+        return ImageReader(source, as_bytes)
+    return PartReader(source)
 
 
 def _task(

@@ -53,8 +53,9 @@ class MeasuredState:
                 if not fault:
                     state_A[list(self._pose[0].index)] = self._pose[1].elements(pose)
         for element, key, column in self._columns:
-            value = sample.observations.get(key)
-            if value is not None:
+            found = sample.observations.get(key)
+            if found is not None:
+                value = np.asarray(found)
                 state_A[element] = value[column] if value.ndim == 1 else value[-1, column]
         return state_A
 

@@ -353,7 +353,7 @@ class Timeline:
         moment = Moment(
             index=self._index,
             time_ns=now_ns,
-            observations=sample.observations,
+            observations=sample.arrays(),
             faults=sample.faults if standing.inside else (BETWEEN_EPISODES,),
             ages_ms=_ages_ms(sample) | self._commands.ages_ms(now_ns),
             recorded_A=self._commands.values(now_ns, not_before_ns),

@@ -66,6 +66,7 @@ def make_stepper(
         preview_sets=settings["preview_sets"],
         host_store_bytes=settings["host_store_bytes"],
         folder=storage.folder,
+        pictures=intake.sampler.pictures,
     )
     _introduce(session, settings["host_store_bytes"], outlet)
     session.host.task = session.check_task(settings["task"])

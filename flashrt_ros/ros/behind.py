@@ -36,7 +36,7 @@ class Behind:
 
     def begin(self, sample: Sample, origin: PlanOrigin, digested: bool) -> None:
         """A plan begins to run beside control steps."""
-        self._begun = sample, origin, array_digest(sample.observations) if digested else 0
+        self._begun = sample, origin, array_digest(sample.arrays()) if digested else 0
 
     def adopt(self, consumed: int) -> None:
         """That plan is adopted, so many control steps later."""
@@ -47,7 +47,7 @@ class Behind:
     def stepped(self, sample: Sample, origin: PlanOrigin | None, digested: bool) -> None:
         """A control step on this thread; ``origin``: it began with a plan."""
         self.sample = sample
-        self.digest = array_digest(sample.observations) if digested else 0
+        self.digest = array_digest(sample.arrays()) if digested else 0
         if origin is not None:
             self.adopted = origin
 

@@ -111,6 +111,7 @@ class Intake:
         outlet: Outlet,
         torch_threads: int = 1,
         report: Report = ignore,
+        as_bytes: bool = False,
     ) -> None:
         """Starts the thread.
 
@@ -119,8 +120,9 @@ class Intake:
             outlet: For the log.
             torch_threads: Of the operators that resize images.
             report: Told of a failure of the thread, which then begins again.
+            as_bytes: See ``Sampler``.
         """
-        self.sampler = Sampler(contract)
+        self.sampler = Sampler(contract, as_bytes=as_bytes)
         self.figures = {
             topic: InputFigures(topic, type_name, topic in contract.needed_topics())
             for topic, type_name, _ in contract.topics()

@@ -189,9 +189,9 @@ class PolicyNode(LifecycleNode):
             contract, self._motion, self._outlet, settings["dry_run"], settings["miss_limit_s"]
         )
         self._commander = commander
-        intake = self._intake = Intake(
-            contract, self._outlet, settings["torch_threads"], self._losses.failed
-        )
+        threads, far = settings["torch_threads"], settings["device"].startswith("cuda")
+        # Where nothing crosses, floats are made by the intake's thread, not by the control thread.
+        intake = self._intake = Intake(contract, self._outlet, threads, self._losses.failed, far)
 
         def make() -> Stepper:
             assert self._storage is not None

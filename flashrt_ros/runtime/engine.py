@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 
 import torch
 
@@ -31,8 +31,9 @@ from flashrt_ros.runtime.buffers import (
 from flashrt_ros.runtime.device import Device, Lane
 from flashrt_ros.runtime.graph import GraphPlan
 from flashrt_ros.runtime.host_copy import HostCopy
+from flashrt_ros.runtime.inputs import Inputs
 from flashrt_ros.runtime.noise import NOISE_SPECS
-from flashrt_ros.runtime.observation import Checked, ObservationWriter
+from flashrt_ros.runtime.observation import Checked
 from flashrt_ros.runtime.policy import ACT_LEFT, ActShape, Buffers, PlanKind, Policy, Port
 
 CONSUMED = "plan.consumed"
@@ -159,11 +160,16 @@ class Engine:
         initial: ``(fixed_bytes,)`` uint8: the state that ``reset_`` makes, noise zero.
         beside: Whether plans run beside the control thread.
         act_observes: Whether acts read observations.
-        task: Says which task the observations are written for.
+        inputs: Takes observations and the task.
     """
 
     def __init__(
-        self, policy: Policy, layout: StateLayout, device: Device, spare_sets: int = 0
+        self,
+        policy: Policy,
+        layout: StateLayout,
+        device: Device,
+        spare_sets: int = 0,
+        pictures: Collection[str] = (),
     ) -> None:
         self.policy = policy
         self.arena = Arena(layout, device, spare_sets)
@@ -171,7 +177,7 @@ class Engine:
         self.beside = policy.plan_kind is PlanKind.BESIDE
         self.act_observes = policy.act_observes or not self.beside
         self._device = device
-        self._writer = ObservationWriter(policy.ports().observations, self.arena)
+        self.inputs = Inputs(policy, self.arena, device, pictures)
         self._plan_state = self.arena.state
         self._plan_section = self.arena.fixed
         if self.beside:
@@ -187,9 +193,6 @@ class Engine:
             self._plan_inputs = {
                 s.spec.name: s.view(self._plan_input_section) for s in layout.inputs
             }
-        # A policy that never plans reads its inputs in acts alone.
-        apart = self.arena.mirror is not self.arena.input_section
-        self._act_fetches = apart and policy.plan_kind is PlanKind.NONE
         action = policy.ports().action.buffer
         self._action = HostCopy(self.arena.outputs[action], device)
         self._rows = HostCopy(self.arena.state[ROWS_LENGTH], device) if layout.capacity else None
@@ -199,8 +202,6 @@ class Engine:
         # One plan at a time: a stale one may still run when the next begins.
         self._planning = threading.RLock()
         self._closed = False
-        # True while the mirror may still be read.
-        self._crossing = False
         lane = Lane.PLANNER if self.beside else Lane.CONTROL
         make = functools.partial(GraphPlan, device=device, module=policy.module())
         self._plan = make("plan", self._call_plan, lane=lane, may_run_plain=policy.may_run_plain)
@@ -210,9 +211,6 @@ class Engine:
         self._shape_plans = {
             name: make(name, functools.partial(self._call_shape, name)) for name in self._shapes
         }
-        self.task: Callable[[], str] = str
-        self._task_inputs = policy.task_inputs()
-        self._task_written: str | None = None
 
     def _call_plan(self) -> None:
         self.policy.plan(self._plan_state, self._plan_inputs, self.arena.outputs)
@@ -229,7 +227,7 @@ class Engine:
     def _call_and_cross(self, act: Callable[[Buffers, Buffers, Buffers], None]) -> None:
         """Calls ``act`` with what crosses before and after it: one replay does all of it."""
         arena = self.arena
-        if self._act_fetches:
+        if self.inputs.act_fetches:
             self._device.copy_(arena.input_section, arena.mirror)
         act(arena.state, arena.inputs, arena.outputs)
         for copy in (self._action, self._rows, self._left):
@@ -266,6 +264,7 @@ class Engine:
                 self._adopt.replay()
                 device.copy_(scratch, arena.fixed)
                 device.synchronize()
+        self.inputs.prepare(warm_up)
         for plan in (self._act, *self._shape_plans.values()):
             plan.prepare(warm_up, lambda: device.copy_(arena.fixed, scratch))
         for plan in (self._plan, self._adopt, self._act, *self._shape_plans.values()):
@@ -279,45 +278,16 @@ class Engine:
 
     def check(self, observations: Mapping[str, object]) -> Checked:
         """Returns checked observations; see ``ObservationWriter.check``."""
-        return self._writer.check(observations)
+        return self.inputs.writer.check(observations)
 
     def write_inputs(self, checked: Checked) -> None:
-        """Writes all observations into the input section: one copy, on the control lane.
-
-        Where only acts read them, that copy is the beginning of the act.
-        """
-        self._await_crossing()
-        if self._task_inputs:
-            self._write_task(checked)
-        self._writer.write(checked)
-        if not self._act_fetches:
-            self._cross(self.arena.input_section, self.arena.mirror)
-
-    def _write_task(self, checked: Checked) -> None:
-        task = self.task()
-        if task == self._task_written and not self.policy.task_observes:
-            return
-        seen = {slot.port.key: array for slot, array in checked}
-        encoded = self.policy.encode_task(task, seen)
-        for name in self._task_inputs:
-            self.arena.mirrors[name].copy_(encoded[name])
-        self._task_written = task
+        """Writes all observations into the input section, see ``Inputs.write``."""
+        self.inputs.write(checked)
 
     @property
     def plain(self) -> str:
         """Why the plan is called rather than captured; empty if it is captured."""
         return self._plan.plain
-
-    def _await_crossing(self) -> None:
-        # The mirror may be written once its last copy is through. After an act it is.
-        if self._crossing:
-            self._device.synchronize()
-            self._crossing = False
-
-    def _cross(self, inputs: torch.Tensor, mirror: torch.Tensor) -> None:
-        if self.arena.mirror is not self.arena.input_section:
-            self._device.copy_(inputs, mirror)
-            self._crossing = True
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[None]:
@@ -339,7 +309,7 @@ class Engine:
         Args:
             delay: Written to ``plan.delay`` where the policy declares it.
         """
-        self._write_number(DELAY, delay)
+        self.inputs.write_number(DELAY, delay)
         self._device.copy_(self._plan_section, self.arena.fixed)
         if self._plan_input_section is not self.arena.input_section:
             self._device.copy_(self._plan_input_section, self.arena.input_section)
@@ -365,15 +335,8 @@ class Engine:
         Args:
             consumed: Written to ``plan.consumed`` where the policy declares it.
         """
-        self._write_number(CONSUMED, consumed)
+        self.inputs.write_number(CONSUMED, consumed)
         self._adopt.replay()
-
-    def _write_number(self, name: str, number: int) -> None:
-        mirror = self.arena.mirrors.get(name)
-        if mirror is not None:
-            self._await_crossing()
-            mirror.fill_(number)
-            self._cross(self.arena.inputs[name], mirror)
 
     def shape(self, name: str) -> ActShape:
         """Returns an act shape of the policy.
@@ -402,7 +365,7 @@ class Engine:
             InternalError: The act asks for more replays than its policy has declared.
         """
         plan = self._shape_plans[shape] if shape else self._act
-        self._crossing = True
+        self.inputs.crossing = True
         left = 0
         for replay in range(1 if shape else self.policy.act_replays):
             plan.replay()
@@ -418,7 +381,7 @@ class Engine:
                 f"policy {self.policy.family!r}: expected {ACT_LEFT!r} to be 0 after"
                 f" {self.policy.act_replays} replays of an act, found {left}"
             )
-        self._crossing = False
+        self.inputs.crossing = False
         fill()
         return values
 
@@ -444,7 +407,7 @@ class Engine:
             memory = self.arena.memory
             # The plans hold the engine and the engine the plans: only this frees them at once.
             del self._plan, self._adopt, self._act, self.arena, self.initial
-            del self._plan_state, self._plan_section, self._action, self._writer
+            del self._plan_state, self._plan_section, self._action, self.inputs
             del self._plan_inputs, self._plan_input_section
             del self._rows, self._left, self._shape_plans
             memory.close()

@@ -190,6 +190,7 @@ def make_forecast(
     spare_states: int = 0,
     preview_sets: int = 0,
     host_store_bytes: int = 0,
+    picture_bytes: int = 0,
 ) -> Forecast:
     """Returns the forecast of a session; nothing is allocated.
 
@@ -202,6 +203,7 @@ def make_forecast(
         spare_states: Copies of the state that whoever has the session will make besides.
         preview_sets: As the session's.
         host_store_bytes: As the session's.
+        picture_bytes: Room for pictures that cross as bytes, on device and host each.
     """
     weight, memory = layout.fixed_bytes, device.memory()
     copies = ["live", "initial"]
@@ -215,6 +217,7 @@ def make_forecast(
         *_weights(policy, device),
         Item("state", len(copies) * weight, f"{', '.join(copies)}: {in_words(weight)} each"),
         Item("inputs", layout.input_bytes * (2 if _copies_inputs(policy) else 1)),
+        Item("pictures", picture_bytes, "as bytes, on their way"),
         Item("outputs", layout.output_bytes - scratch_bytes),
         Item("scratch", scratch_bytes),
         Item(
@@ -242,7 +245,7 @@ def make_forecast(
     mirror_bytes = _slot_bytes(layout.outputs, policy.ports().action.buffer)
     if device.torch_device.type == "cuda":
         items.append(Item("workspaces", device.workspace_bytes, "of kernels, an estimate"))
-        mirror_bytes += layout.input_bytes
+        mirror_bytes += layout.input_bytes + picture_bytes
         items.append(Item("staging", STAGING_BYTES, "of copies to and from the host", host=True))
     items.append(Item("mirrors", mirror_bytes, "what crosses to the host and back", host=True))
     if memory.shared:

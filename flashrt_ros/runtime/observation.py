@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
@@ -10,29 +10,35 @@ import torch
 
 from flashrt_ros.errors import SpecError
 from flashrt_ros.runtime.buffers import Arena
+from flashrt_ros.runtime.picture import BytePicture
 from flashrt_ros.runtime.policy import Port
 
-Checked = list[tuple["ObservationSlot", "np.ndarray[Any, Any] | None"]]
+Checked = list[tuple["ObservationSlot", "np.ndarray[Any, Any] | BytePicture | None"]]
 
 
 class ObservationSlot:
     """Where the observation of one port goes."""
 
-    def __init__(self, port: Port, mirror: torch.Tensor) -> None:
+    def __init__(self, port: Port, mirror: torch.Tensor, takes_bytes: bool = False) -> None:
         self.port = port
         self._mirror = mirror
+        self._takes_bytes = takes_bytes
         # numpy has no bfloat16; such observations pass through float32.
         widened = mirror.dtype == torch.bfloat16
         self._dtype = np.dtype(np.float32) if widened else mirror.numpy().dtype
         self._array = None if widened else mirror.numpy()
         self._floating = np.issubdtype(self._dtype, np.floating)
 
-    def check(self, value: object) -> np.ndarray[Any, Any]:
+    def check(self, value: object) -> np.ndarray[Any, Any] | BytePicture:
         """Returns ``value`` as an array of the port's shape and dtype.
+
+        A ``BytePicture`` of that shape stays one where its bytes can cross.
 
         Raises:
             SpecError: Shape, kind or range do not fit, or an element is not finite.
         """
+        if self._takes_bytes and isinstance(value, BytePicture) and value.shape == self.port.shape:
+            return value
         try:
             given = np.asarray(value)
         except (TypeError, ValueError, RuntimeError) as error:
@@ -53,8 +59,13 @@ class ObservationSlot:
             )
         return array
 
-    def write(self, array: np.ndarray[Any, Any] | None) -> None:
-        """Writes into the mirror; None, an observation left out, is written as zeros."""
+    def write(self, array: np.ndarray[Any, Any] | BytePicture | None) -> None:
+        """Writes into the mirror; None, an observation left out, is written as zeros.
+
+        Bytes go another way, see ``PictureWire``.
+        """
+        if isinstance(array, BytePicture):
+            return
         if self._array is None:
             if array is None:
                 self._mirror.zero_()
@@ -90,9 +101,13 @@ class ObservationSlot:
 class ObservationWriter:
     """All observations of a policy."""
 
-    def __init__(self, ports: tuple[Port, ...], arena: Arena) -> None:
+    def __init__(
+        self, ports: tuple[Port, ...], arena: Arena, pictures: Collection[str] = ()
+    ) -> None:
+        """Prepares for these ports, those of ``pictures`` perhaps as bytes."""
         self._slots = {
-            port.key: ObservationSlot(port, arena.mirrors[port.buffer]) for port in ports
+            port.key: ObservationSlot(port, arena.mirrors[port.buffer], port.key in pictures)
+            for port in ports
         }
 
     def check(self, observations: Mapping[str, object]) -> Checked:

@@ -289,11 +289,11 @@ class Preview(Transfer):
         arena = self._arena
         assert arena is not None
         with self._engine.alone(), self.placed(branch):
-            task, self._engine.task = self._engine.task, lambda: branch.host.task
+            task, self._engine.inputs.task = self._engine.inputs.task, lambda: branch.host.task
             try:
                 actions_HA = self._predict(arena.state, checked)
             finally:
-                self._engine.task = task
+                self._engine.inputs.task = task
             rows = self._engine.read_rows()
         if not 0 <= rows - branch.host.rows <= self._most_rows:
             raise InternalError(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import threading
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import numpy as np
 
@@ -23,6 +23,7 @@ from flashrt_ros.runtime.host_pool import HostPool
 from flashrt_ros.runtime.live import Tearing
 from flashrt_ros.runtime.live_rows import SpareRows
 from flashrt_ros.runtime.number import check_int
+from flashrt_ros.runtime.picture import picture_ports, wire_bytes
 from flashrt_ros.runtime.planning import Planning
 from flashrt_ros.runtime.policy import Action, PlanKind, Policy
 from flashrt_ros.runtime.pool import SlotPool
@@ -62,6 +63,7 @@ class PolicySession(Planning):
         preview_sets: int = 1,
         host_store_bytes: int = 0,
         folder: CapsuleFolder | None = None,
+        pictures: Collection[str] = (),
     ) -> None:
         """Makes a session, ready for its first step.
 
@@ -80,6 +82,8 @@ class PolicySession(Planning):
             host_store_bytes: Pinned host memory for capsules that are moved there; 0: none. Where
                 device and host are one memory none is taken, and there is no host tier.
             folder: For capsules that are moved to disk; None: no disk tier.
+            pictures: Keys of the observations that may come as ``BytePicture``: room is made for
+                their bytes, where the port is a float32 picture.
 
         Raises:
             InvalidArgumentError: An argument is out of range.
@@ -108,11 +112,12 @@ class PolicySession(Planning):
             spare_states,
             preview_sets,
             host_store_bytes,
+            wire_bytes(picture_ports(policy.ports(), self.layout, pictures)),
         )
         self.forecast.check()
         policy.module().to(opened.torch_device).eval()
         policy.probe(opened.torch_device)
-        engine = Engine(policy, self.layout, opened, preview_sets)
+        engine = Engine(policy, self.layout, opened, preview_sets, pictures)
         rows_bytes = self.forecast.row_pool_bytes
         pool = SlotPool(opened, self.layout.fixed_bytes, store_bytes - rows_bytes)
         rows = RowPool(opened, self.layout.row_bytes, rows_bytes) if rows_bytes else None
@@ -147,7 +152,7 @@ class PolicySession(Planning):
             seed,
         )
         self._engine = engine
-        engine.task = lambda: self.host.task
+        engine.inputs.task = lambda: self.host.task
         key = next(slot for slot in self.layout.state if slot.spec.name == noise.KEY)
         spare = engine.arena.memory.sets
         self._noise_keys = tuple(key.view(each.fixed) for each in spare)

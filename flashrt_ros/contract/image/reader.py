@@ -16,8 +16,9 @@ import torch
 from flashrt_ros.contract.image import raw
 from flashrt_ros.contract.image.compressed import decode_compressed, open_compressed
 from flashrt_ros.contract.image.resample import apply_steps, check_steps, crop_box
-from flashrt_ros.contract.image.schema import RAW, Depth, ImagePart
+from flashrt_ros.contract.image.schema import RAW, Depth, ImagePart, Step
 from flashrt_ros.errors import ContractError
+from flashrt_ros.runtime.picture import BytePicture, unit_values
 
 Array = npt.NDArray[Any]
 _GRAY = np.array([9798, 19235, 3735], np.int32)
@@ -33,17 +34,25 @@ class Frame:
     """
 
     def __init__(
-        self, part: ImagePart, size: tuple[int, int], decode: Callable[[], Array]
+        self, part: ImagePart, size: tuple[int, int], decode: Callable[[], Array | BytePicture]
     ) -> None:
         self.part = part
         self.size = size
-        self._decode: Callable[[], Array] | None = decode
+        self._decode: Callable[[], Array | BytePicture] | None = decode
         self._lock = threading.Lock()
-        self._array: Array | None = None
+        self._array: Array | BytePicture | None = None
         self._fault = ""
 
     def array(self) -> Array:
-        """``part.shape``, float32 or uint8, not to be written; the same object at each call.
+        """``part.shape``, float32 or uint8, not to be written.
+
+        Raises:
+            ContractError: As ``picture``.
+        """
+        return np.asarray(self.picture())
+
+    def picture(self) -> Array | BytePicture:
+        """The array, the same one at each call; or bytes, where the reader was asked for them.
 
         Raises:
             ContractError: The pixels are damaged; at each call.
@@ -52,7 +61,8 @@ class Frame:
             if self._decode is not None:
                 try:
                     self._array = self._decode()
-                    self._array.flags.writeable = False
+                    if not isinstance(self._array, BytePicture):
+                        self._array.flags.writeable = False
                 except ContractError as error:
                     self._fault = str(error)
                 # The message is let go: its bytes are many.
@@ -62,12 +72,24 @@ class Frame:
         return self._array
 
 
+def crosses_as_bytes(part: ImagePart) -> bool:
+    """Whether bytes say all: from 0 to 1, and nothing calculated between pixels."""
+    rest = part.steps[1:] if part.steps and part.steps[0].kind == "crop" else part.steps
+    return part.range == "unit" and not rest
+
+
 class ImageReader:
     """Reads the images of one topic as one ``ImagePart`` says."""
 
-    def __init__(self, part: ImagePart) -> None:
-        """Prepares for the part's type, encodings and steps."""
+    def __init__(self, part: ImagePart, as_bytes: bool = False) -> None:
+        """Prepares for the part's type, encodings and steps.
+
+        Args:
+            part: What is read, and what is made of it.
+            as_bytes: Frames give a ``BytePicture`` where ``crosses_as_bytes``.
+        """
         self.part = part
+        self._as_bytes = as_bytes and crosses_as_bytes(part)
 
     def frame(self, message: Any) -> Frame:
         """Checks the header of a message.
@@ -86,9 +108,13 @@ class ImageReader:
         except (AttributeError, TypeError, ValueError) as error:
             raise self._fault(f"expected a message of this type: {error}") from error
 
-        def decode() -> Array:
+        def decode() -> Array | BytePicture:
             try:
-                return self._convert(load(), pixel)
+                return (
+                    self._picture(message, load())
+                    if self._as_bytes
+                    else self._convert(load(), pixel)
+                )
             except ContractError as error:
                 raise self._fault(str(error)) from None
 
@@ -132,23 +158,38 @@ class ImageReader:
 
     def _convert(self, pixels: Array, pixel: str) -> Array:
         """Pixels ``(H, W, C)`` to the array of the port."""
-        part, steps = self.part, self.part.steps
-        if steps and steps[0].kind == "crop":  # here it is a view, and less is converted
-            top, left = crop_box(steps[0], *pixels.shape[:2])
-            pixels = pixels[top : top + steps[0].height, left : left + steps[0].width]
-            steps = steps[1:]
-        depth = part.depth
+        part, depth = self.part, self.part.depth
+        pixels, steps = self._cropped(pixels)
         pixels = self._measured(pixels, pixel, depth) if depth else self._colored(pixels)
         image_CHW = np.ascontiguousarray(np.moveaxis(pixels, 2, 0))
         if part.range == "byte" and not steps:
             return self._own(image_CHW, pixels)
-        work = torch.from_numpy(self._own(image_CHW, pixels)).to(torch.float32)
         if part.range == "unit":
-            work.div_(255)
+            work = torch.from_numpy(unit_values(image_CHW))
+        else:
+            work = torch.from_numpy(self._own(image_CHW, pixels)).to(torch.float32)
         work = apply_steps(work, steps)
         if part.range == "byte":
             work = work.round().clamp_(0, 255).to(torch.uint8)
         return work.contiguous().numpy()
+
+    def _cropped(self, pixels: Array) -> tuple[Array, tuple[Step, ...]]:
+        """Pixels, and the steps that are left: a crop at the begin is a view, and spares work."""
+        steps = self.part.steps
+        if not steps or steps[0].kind != "crop":
+            return pixels, steps
+        top, left = crop_box(steps[0], *pixels.shape[:2])
+        rows, columns = slice(top, top + steps[0].height), slice(left, left + steps[0].width)
+        return pixels[rows, columns], steps[1:]
+
+    def _picture(self, message: Any, pixels: Array) -> BytePicture:
+        """Pixels ``(H, W, C)`` as they are: of most encodings a view of the message."""
+        colored = self._colored(self._cropped(pixels)[0])
+        if colored.strides[1:] != (colored.shape[2], 1):
+            colored = np.ascontiguousarray(colored)
+        if self.part.type == RAW and not memoryview(message.data).readonly:
+            colored = self._own(colored, pixels)  # its owner may fill it with the next image
+        return BytePicture(colored)
 
     @staticmethod
     def _own(array: Array, pixels: Array) -> Array:
