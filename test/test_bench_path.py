@@ -95,7 +95,7 @@ def test_what_is_reported_adds_up(monkeypatch: pytest.MonkeyPatch) -> None:
         "missed": 2,
         "reasons": [],
     }
-    monkeypatch.setattr(path, "_bare", lambda policy, options: ([8.0], [8.5]))
+    monkeypatch.setattr(path, "_bare", lambda policy, options: ([8.0], [8.5], [8.2]))
     monkeypatch.setattr(path, "_node", lambda options, size, seconds: found)
     result = path.run(Options(quick=True))
     added = next(row for row in result.rows if row.case.startswith("added"))

@@ -10,6 +10,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import torch
 
 from flashrt_ros.bench import act_policy
@@ -28,6 +29,7 @@ from flashrt_ros.bench.stage import (
     settle_s,
 )
 from flashrt_ros.runtime.device import open_device
+from flashrt_ros.runtime.picture import BytePicture
 from flashrt_ros.runtime.policy import Policy
 from flashrt_ros.runtime.session import PolicySession
 
@@ -50,18 +52,21 @@ def run(options: Options) -> Result:
         f"cameras of {width}x{height} at {CAMERA_HZ:g} Hz, control at {CONTROL_HZ:g} Hz for "
         f"{seconds:g} s",
     )
-    inference, steps = _bare(policy, options)
+    bare = _bare(policy, options)
     options.say(f"path: the node for {seconds:g} s")
     node = _node(options, "large" if large else "small", seconds)
-    for before, after in zip((inference, steps), _bare(policy, options), strict=True):
+    for before, after in zip(bare, _bare(policy, options), strict=True):
         before += after
     options.say("")
-    _report(result, inference, steps, node)
+    _report(result, *bare, node)
     return result
 
 
-def _bare(policy: Policy, options: Options) -> tuple[list[float], list[float]]:
-    """Milliseconds of inference with its inputs on the device, and of steps from host arrays."""
+def _bare(policy: Policy, options: Options) -> tuple[list[float], list[float], list[float]]:
+    """Milliseconds of inference with its inputs on the device, and of steps from the host.
+
+    The last are of steps whose pictures are float32, and of steps whose pictures are bytes.
+    """
     device = open_device(options.device)
     policy.module().to(device.torch_device).eval()
     rounds = options.rounds(200 if options.cuda else 50)
@@ -72,12 +77,20 @@ def _bare(policy: Policy, options: Options) -> tuple[list[float], list[float]]:
         case = {"bare": Case(lambda: [part() for part in parts])}
         samples = interleave(case, rounds, device, options.warm(), device_times=False)["bare"]
     inference = [wall_us / 1e3 for wall_us in samples.wall]
-    session = PolicySession(policy, options.device, rollback_depth=0, warm_up=options.warm())
+    pictures = {
+        port.key: BytePicture(np.full((*port.shape[1:], port.shape[0]), 128, np.uint8))
+        for port in policy.ports().observations
+        if len(port.shape) == 3
+    }
+    session = PolicySession(
+        policy, options.device, rollback_depth=0, warm_up=options.warm(), pictures=pictures
+    )
     try:
-        steps = _steps(session, observation, rounds)
+        numbers = _steps(session, observation, rounds)
+        narrow = _steps(session, {**observation, **pictures}, rounds)
     finally:
         session.close()
-    return inference, steps
+    return inference, numbers, narrow
 
 
 def _node(options: Options, size: str, seconds: float) -> Mapping[str, Any]:
@@ -92,7 +105,11 @@ def _node(options: Options, size: str, seconds: float) -> Mapping[str, Any]:
 
 
 def _report(
-    result: Result, inference: list[float], steps: list[float], node: Mapping[str, Any]
+    result: Result,
+    inference: list[float],
+    numbers: list[float],
+    narrow: list[float],
+    node: Mapping[str, Any],
 ) -> None:
     bare = make_row("bare inference: plan, adopt and act, inputs on the device", inference, "ms")
     waited, total = node["waited_ms"], node["total_ms"]
@@ -100,7 +117,8 @@ def _report(
     ours = make_row("node: control step, begin to publication", node["latency_ms"], "ms", 0, bare)
     result.rows += [
         bare,
-        make_row("bare step: arrays in host memory to an action there", steps, "ms", 0, bare),
+        make_row("bare step: arrays in host memory to an action there", numbers, "ms", 0, bare),
+        make_row("bare step: the same, pictures as bytes", narrow, "ms", 0, bare),
         ours,
         make_row("image published to command received", total, "ms"),
         make_row("of that: received, and waiting for the control step", waited, "ms"),
