@@ -53,6 +53,18 @@ def maps() -> Iterator[None]:
         yield
 
 
+def pools() -> Iterator[None]:
+    """Cases of ``affine_pool``: odd and even sides, one block and more, numbers that are none."""
+    for shape in ((1, 5, 7, 9), (2, 3, 8, 6), (1, 2, 50, 45)):
+        scale, shift = torch.randn(2, shape[1])
+        x = torch.randn(shape)
+        x.view(-1)[:90:18] = x.new_tensor((torch.nan, torch.inf, -torch.inf, -0.0, 1e-40))
+        found = pointwise_kernel.affine_pool(x, scale, shift)
+        expected = pointwise._affine_pool(x, scale, shift)
+        torch.testing.assert_close(found, expected, rtol=0, atol=1e-6, equal_nan=True)
+        yield
+
+
 def rows() -> Iterator[None]:
     """Cases of ``norm_mish``: groups of 1024, 512 and 64 elements, for 16 warps or one."""
     shapes = ((1, 64, 16, 1), (1, 16, 64, 2), (2, 16, 8, 2))
@@ -85,5 +97,5 @@ def refused() -> Iterator[None]:
 if __name__ == "__main__":
     pointwise_kernel.libdevice = SimpleNamespace(exp=exp, log1p=log1p, tanh=tanh, rsqrt=rsqrt)
     torch.manual_seed(0)
-    for kind in (maps, rows, refused):
+    for kind in (maps, pools, rows, refused):
         print(f"{kind.__name__}: {len(list(kind()))} cases")

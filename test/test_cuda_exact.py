@@ -19,6 +19,7 @@ from torch import nn
 
 from flashrt_ros.policies.exact import convolution, pointwise, proof
 from flashrt_ros.policies.registry import load_policy
+from flashrt_ros.policies.resnet import FrozenBatchNorm, make_resnet
 from flashrt_ros.runtime.device import side_by_side
 from flashrt_ros.runtime.session import PolicySession
 
@@ -55,6 +56,31 @@ def test_affine(shape: tuple[int, ...], adds: bool, active: bool, strange: bool)
     contracted = torch.addcmul(shift.view(-1, 1, 1), x, scale.view(-1, 1, 1))
     if not (adds or active):
         assert not proof.same_bits(found, contracted)
+
+
+@pytest.mark.parametrize("strange", [False, True])
+@pytest.mark.parametrize("shape", [(1, 64, 240, 320), (2, 64, 42, 42), (3, 10, 7, 9)])
+def test_affine_pool(shape: tuple[int, ...], strange: bool) -> None:
+    from flashrt_ros.policies.exact import pointwise_kernel
+
+    x = drawn(*shape, seed=1, strange=strange)
+    scale, shift = (drawn(shape[1], seed=n) for n in (2, 3))
+    found = pointwise_kernel.affine_pool(x, scale, shift)
+    assert proof.same_bits(found, pointwise._affine_pool(x, scale, shift))
+    assert bool(found.isnan().any()) == strange
+    contracted = torch.addcmul(shift.view(-1, 1, 1), x, scale.view(-1, 1, 1)).relu_()
+    assert not proof.same_bits(found, nn.functional.max_pool2d(contracted, 3, 2, 1))
+
+
+def test_a_network_pools_by_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(proof, "VERDICTS", {})
+    net = make_resnet("resnet18", FrozenBatchNorm).eval().cuda()
+    image = drawn(1, 3, 96, 128, seed=1)
+    found = net(image)
+    assert [v for key, v in proof.VERDICTS.items() if key[0] is pointwise._affine_pool] == [True]
+    monkeypatch.setattr(proof, "reachable", lambda x: False)
+    assert proof.same_bits(found, net(image))
+    assert not proof.same_bits(found, net(image * 1.0000001))
 
 
 @pytest.mark.parametrize("inside", [False, True])

@@ -49,6 +49,16 @@ def test_affine_is_a_chain_of_single_operators(active: bool, adds: bool) -> None
     assert not proof.same_bits(found, torch.nextafter(expected, torch.tensor(9.0)))
 
 
+@pytest.mark.parametrize("shape", [(2, 5, 7, 6), (1, 3, 8, 9), (1, 1, 1, 1)])
+def test_affine_pool_is_a_chain_of_single_operators(shape: tuple[int, ...]) -> None:
+    x, scale, shift = torch.randn(shape), torch.randn(shape[1]), torch.randn(shape[1])
+    active = torch.relu(x * scale.view(-1, 1, 1) + shift.view(-1, 1, 1))
+    expected = nn.MaxPool2d(3, 2, 1)(active)
+    found = pointwise.affine_pool(x, scale, shift)
+    assert proof.same_bits(found, expected)
+    assert not proof.same_bits(found, torch.nextafter(expected, torch.tensor(9.0)))
+
+
 @pytest.mark.parametrize("factors", [0, 1, 2])
 @pytest.mark.parametrize("adds", [False, True])
 def test_norm_mish_is_what_the_modules_do(factors: int, adds: bool) -> None:
@@ -180,4 +190,5 @@ def test_the_kernels_calculate_what_the_chains_do() -> None:
         [sys.executable, str(child)], env=environment, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
-    assert done.stdout.split("\n")[:3] == ["maps: 8 cases", "rows: 9 cases", "refused: 3 cases"]
+    counts = ("maps: 8", "pools: 3", "rows: 9", "refused: 3")
+    assert done.stdout.splitlines() == [f"{count} cases" for count in counts]

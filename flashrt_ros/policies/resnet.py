@@ -20,7 +20,7 @@ from torch.nn import functional
 
 from flashrt_ros.errors import InvalidArgumentError
 from flashrt_ros.policies.exact.once import Once
-from flashrt_ros.policies.exact.pointwise import affine
+from flashrt_ros.policies.exact.pointwise import affine, affine_pool
 from flashrt_ros.runtime.device.side_by_side import side_by_side
 
 Norm = Callable[[int], nn.Module]
@@ -161,12 +161,16 @@ def _beside(
 
 
 class ResNet(nn.Sequential):
-    """See ``make_resnet``; norm and ReLU behind the first convolution are one call."""
+    """See ``make_resnet``; all between the first convolution and the first stage is one call."""
 
     def forward(self, x_BCHW: torch.Tensor) -> torch.Tensor:
         """Returns the feature map of the last stage."""
         conv, norm, _, pool, *stages = self.children()
-        x_BCHW = pool(_active(norm, conv(x_BCHW)))
+        x_BCHW = conv(x_BCHW)
+        if isinstance(norm, FrozenBatchNorm):
+            x_BCHW = affine_pool(x_BCHW, *norm.scale_and_shift.get())
+        else:
+            x_BCHW = pool(_active(norm, x_BCHW))
         for stage in stages:
             x_BCHW = stage(x_BCHW)
         return x_BCHW

@@ -44,6 +44,22 @@ def affine(
     return _run(_affine, x_BCRS, scale_C, shift_C, residual_BCRS, active=active)
 
 
+def affine_pool(
+    x_BCRS: torch.Tensor, scale_C: torch.Tensor, shift_C: torch.Tensor
+) -> torch.Tensor:
+    """A scale, then a shift for each channel, a ReLU, and the largest of 3x3 at every other place.
+
+    Args:
+        x_BCRS: Maps.
+        scale_C: Factors.
+        shift_C: Summands.
+
+    Returns:
+        Maps of half as many rows and columns, rounded up.
+    """
+    return _run(_affine_pool, x_BCRS, scale_C, shift_C)
+
+
 def norm_mish(
     x_BCH: torch.Tensor,
     bias_C: torch.Tensor | None,
@@ -78,6 +94,13 @@ def _affine(
     if residual_BCRS is not None:
         out_BCRS += residual_BCRS
     return functional.relu_(out_BCRS) if active else out_BCRS
+
+
+def _affine_pool(
+    x_BCRS: torch.Tensor, scale_C: torch.Tensor, shift_C: torch.Tensor
+) -> torch.Tensor:
+    active_BCRS = _affine(x_BCRS, scale_C, shift_C, None, active=True)
+    return functional.max_pool2d(active_BCRS, 3, stride=2, padding=1)
 
 
 def _norm_mish(

@@ -17,6 +17,7 @@ from flashrt_ros.errors import UnsupportedError
 
 _AS_WRITTEN = {"enable_fp_fusion": False, "enable_reflect_ftz": False}
 _BLOCK = 2048
+_POOL_BLOCK = 256
 _MOST_ROUNDS = 16
 
 
@@ -77,6 +78,70 @@ def affine(
         adds=residual_BCRS is not None,
         active=active,
         block=block,
+        num_warps=4,
+        **_AS_WRITTEN,
+    )
+    return out_BCRS
+
+
+# Specialised on sizes: there is one such call for each camera, and wide stores need them.
+@triton.jit  # type: ignore[untyped-decorator]
+def _affine_pool_kernel(  # type: ignore[no-untyped-def]
+    x_ptr,
+    scale_ptr,
+    shift_ptr,
+    out_ptr,
+    rows,
+    columns,
+    channels,
+    out_rows,
+    out_columns,
+    block: tl.constexpr,
+):
+    plane = tl.program_id(0)
+    x_ptr += plane.to(tl.int64) * rows * columns
+    out_ptr += plane.to(tl.int64) * out_rows * out_columns
+    scale = tl.load(scale_ptr + plane % channels)
+    shift = tl.load(shift_ptr + plane % channels)
+    at = tl.program_id(1) * block + tl.arange(0, block)
+    known = at < out_rows * out_columns
+    top = 2 * (at // out_columns) - 1
+    left = 2 * (at % out_columns) - 1
+    largest = tl.full((block,), float("-inf"), tl.float32)
+    for down in tl.static_range(3):
+        for right in tl.static_range(3):
+            row, column = top + down, left + right
+            inside = known & (row >= 0) & (row < rows) & (column >= 0) & (column < columns)
+            y = tl.load(x_ptr + row * columns + column, mask=inside, other=0.0) * scale
+            y = tl.maximum(y + shift, 0.0, propagate_nan=tl.PropagateNan.ALL)
+            larger = tl.maximum(largest, y, propagate_nan=tl.PropagateNan.ALL)
+            largest = tl.where(inside, larger, largest)
+    tl.store(out_ptr + at, largest, mask=known)
+
+
+def affine_pool(
+    x_BCRS: torch.Tensor, scale_C: torch.Tensor, shift_C: torch.Tensor
+) -> torch.Tensor:
+    """See ``pointwise.affine_pool``.
+
+    Raises:
+        UnsupportedError: As ``affine``.
+    """
+    _check(x_BCRS, scale_C, shift_C)
+    batch, channels, rows, columns = x_BCRS.shape
+    out_rows, out_columns = (rows + 1) // 2, (columns + 1) // 2
+    out_BCRS = x_BCRS.new_empty(batch, channels, out_rows, out_columns)
+    _affine_pool_kernel[(batch * channels, triton.cdiv(out_rows * out_columns, _POOL_BLOCK))](
+        x_BCRS,
+        scale_C,
+        shift_C,
+        out_BCRS,
+        rows,
+        columns,
+        channels,
+        out_rows,
+        out_columns,
+        block=_POOL_BLOCK,
         num_warps=4,
         **_AS_WRITTEN,
     )
