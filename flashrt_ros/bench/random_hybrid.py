@@ -73,7 +73,6 @@ MIXING, MIXING_OF_MANY, THINKING, SEEN = 0.5, 0.15, 0.1, 0.4
 takes from the hidden values before. So tokens depend on what came before, and some drafts are
 right."""
 FEW_LAYERS = 8
-_LARGE = 1 << 27
 
 
 @torch.no_grad()
@@ -83,19 +82,16 @@ def random_model(config: ModelConfig, device: str = "cpu", seed: int = 0) -> Hyb
     Args:
         config: With an MTP head.
         device: ``cpu``, ``cuda`` or ``cuda:N``.
-        seed: Of the weights. Large ones are drawn on the device, for the time that it saves, and
-            are the same on one kind of device only.
+        seed: Of the weights, which are drawn on the CPU: the same on every device.
     """
     assert config.mtp
     where = open_device(device).torch_device
     model = HybridModel.empty(config).to(where).eval()
-    count = sum(parameter.numel() for parameter in model.parameters())
-    source = where if count > _LARGE else torch.device("cpu")
-    generator = torch.Generator(source).manual_seed(seed)
+    generator = torch.Generator().manual_seed(seed)
     width = config.hidden_size
     mixing = MIXING if len(config.layer_types) <= FEW_LAYERS else MIXING_OF_MANY
     for name, parameter in model.named_parameters():
-        draw = torch.empty(parameter.shape, device=source).normal_(generator=generator)
+        draw = torch.empty(parameter.shape).normal_(generator=generator).to(where)
         if name.endswith("A_log"):
             value = draw - 3.0
         elif name.endswith("dt_bias"):
@@ -116,9 +112,7 @@ def random_model(config: ModelConfig, device: str = "cpu", seed: int = 0) -> Hyb
         parameter.copy_(value)
     if config.tie_word_embeddings:
         # Output weights that are the embeddings would say the same token again and again.
-        sign_D = (
-            torch.randint(0, 2, (width,), generator=generator, device=source).to(where) * 2 - 1
-        )
+        sign_D = torch.randint(0, 2, (width,), generator=generator).to(where) * 2 - 1
         model.model.norm.weight.copy_(sign_D * (1.0 + model.model.norm.weight) - 1.0)
     assert model.mtp is not None
     eye = torch.eye(width, device=where)

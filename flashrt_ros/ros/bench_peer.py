@@ -37,6 +37,8 @@ from sensor_msgs.msg import Image, JointState
 from std_srvs.srv import Trigger
 
 from flashrt_ros.msg import PolicyStep
+from flashrt_ros.ros.allocator import keep_memory
+from flashrt_ros.ros.runner import make_executor, spin_once
 from flashrt_ros.srv import ResetEpisode, Restore, Snapshot
 
 RELIABLE = QoSProfile(depth=10)
@@ -50,16 +52,21 @@ LATENESS = "late_ms p50 p99 max"
 @contextmanager
 def spinning(name: str) -> Iterator[Node]:
     """Makes a node whose callbacks run in a thread of their own."""
+    keep_memory()
     rclpy.init(args=[])
     node = rclpy.create_node(name)
-    executor = SingleThreadedExecutor()
+    executor = make_executor()
     executor.add_node(node)
-    thread = threading.Thread(target=executor.spin, daemon=True)
-    thread.start()
+    threading.Thread(target=_spin, args=(executor, node), daemon=True).start()
     yield node
     # Nothing is left to be torn down in order: the process ends.
     sys.stdout.flush()
     os._exit(0)
+
+
+def _spin(executor: Any, node: Node) -> None:
+    while True:
+        spin_once(executor, node)
 
 
 def arm(names: list[str], rate_hz: float, at: float = 0.0) -> None:

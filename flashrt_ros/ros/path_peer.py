@@ -14,6 +14,7 @@ from typing import Any
 from diagnostic_msgs.msg import DiagnosticArray
 from sensor_msgs.msg import JointState
 
+from flashrt_ros.contract.cdr import peek_stamp
 from flashrt_ros.msg import PolicyStep
 from flashrt_ros.ros.bench_peer import LATENESS, RELIABLE, spinning, wait_for
 
@@ -28,9 +29,9 @@ def record(seconds: float, settle_s: float) -> None:
     missed: list[int] = []
     late: list[list[float]] = []
 
-    def command(message: JointState) -> None:
-        stamp = message.header.stamp
-        commands.append((stamp.sec * 10**9 + stamp.nanosec, time.time_ns()))
+    def command(cdr: bytes) -> None:
+        received_ns = time.time_ns()
+        commands.append((peek_stamp(cdr), received_ns))
 
     def diagnose(message: DiagnosticArray) -> None:
         for status in message.status:
@@ -42,7 +43,7 @@ def record(seconds: float, settle_s: float) -> None:
 
     with spinning("path_recorder") as node:
         node.create_subscription(PolicyStep, "policy/policy_step", steps.append, 1000)
-        node.create_subscription(JointState, "joint_command", command, RELIABLE)
+        node.create_subscription(JointState, "joint_command", command, RELIABLE, raw=True)
         node.create_subscription(DiagnosticArray, "/diagnostics", diagnose, 10)
         wait_for(lambda: any(step.published for step in steps), "a published step")
         time.sleep(settle_s)

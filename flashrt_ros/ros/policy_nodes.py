@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from flashrt_ros.errors import FlashRTError, InvalidArgumentError
+from flashrt_ros.ros.allocator import keep_memory
 from flashrt_ros.ros.runner import SWITCH_INTERVAL_S, StopSignal, make_executor, spin_once
 
 ROS_ARGUMENTS = "--ros-args"
@@ -88,6 +89,7 @@ class Spinner:
 def main(args: Sequence[str] | None = None) -> int:
     """Runs the nodes until a signal ends them; returns the exit code."""
     words = list(sys.argv[1:] if args is None else args)
+    keep_memory()
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     stop = StopSignal()
     # Imported only now, as everything that takes time: a signal is heeded from here on.

@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from flashrt_ros.errors import FlashRTError
+from flashrt_ros.ros.allocator import keep_memory
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 SWITCH_INTERVAL_S = 5e-4
@@ -117,6 +118,7 @@ def run(factory: Callable[[], Any], args: Sequence[str] | None = None) -> int:
     Returns:
         0, or 1 if the node could not be made.
     """
+    keep_memory()
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     stop = StopSignal()
     # Imported only now, as everything that takes time: a signal is heeded from here on.

@@ -281,7 +281,7 @@ def ablate(
     Args:
         policy: Any; its module is moved to the device.
         device: ``cpu``, ``cuda`` or ``cuda:N``.
-        cuts: Random cut points.
+        cuts: Random cut points, all of them different; at most one behind each control step.
         steps: Control steps that are compared behind each.
         episode: Observations; None: random walks.
         seed: Of the cut points.
@@ -304,6 +304,7 @@ def ablate(
         raise InvalidArgumentError(
             f"steps: expected at most {steps + most - 1}, for which there are rows, found {steps}"
         )
+    cuts = min(cuts, most)
     rows_bytes = layout.capacity * layout.row_bytes
     session = PolicySession(
         policy,
@@ -316,7 +317,7 @@ def ablate(
     lead = drive(session, episode, most + max(steps, _LONGER))
     draw = random.Random(seed)
     report = Ablation(
-        policy.family, opened.name, lead.unit, [draw.randint(1, most) for _ in range(cuts)], steps
+        policy.family, opened.name, lead.unit, draw.sample(range(1, most + 1), cuts), steps
     )
     cases = _cases(session)[: 2 if controls_alone else None]
     report.findings = [finding for finding, _, _ in cases]
