@@ -43,6 +43,7 @@ class Lists:
 
     def __init__(self) -> None:
         self.sent: list[Command] = []
+        self.rehearsed: list[Command] = []
         self.shadows: list[Command] = []
         self.steps: list[StepRecord] = []
         self.chunks: list[ChunkRecord] = []
@@ -56,6 +57,9 @@ class Lists:
 
     def send(self, commands: Sequence[Command]) -> None:
         self.sent += commands
+
+    def rehearse(self, commands: Sequence[Command]) -> None:
+        self.rehearsed += commands
 
     def alive(self) -> None:
         pass
@@ -93,6 +97,9 @@ class Inputs:
         self.jump: tuple[int, str] | None = None
 
     def sample(self, now_ns: int, not_before_ns: int) -> Sample:
+        return self.sampler.sample(now_ns, not_before_ns)
+
+    def peek(self, now_ns: int, not_before_ns: int) -> Sample:
         return self.sampler.sample(now_ns, not_before_ns)
 
     def take_jump(self) -> tuple[int, str] | None:

@@ -28,10 +28,12 @@ from flashrt_ros.contract.image.schema import COMPRESSED
 from flashrt_ros.errors import SpecError
 from flashrt_ros.runtime.device.cpu import CpuDevice
 from flashrt_ros.runtime.picture import BytePicture, unit_values
+from flashrt_ros.runtime.picture_slots import SLOTS
 from flashrt_ros.runtime.policy import Policy
 from flashrt_ros.runtime.session import PolicySession
 
 MakePolicy = Callable[[], Policy]
+Stage = Callable[[BytePicture], BytePicture]
 every_policy = pytest.mark.parametrize("make", [act_policy.small, camera_policy.make])
 FRONT, WRIST = (f"observation.images.{name}" for name in camera_policy.CAMERAS)
 LEVELS = np.arange(256, dtype=np.uint8).reshape(16, 16, 1)
@@ -57,20 +59,26 @@ def of(policy: Policy, step: int) -> dict[str, np.ndarray]:
     return seen
 
 
-def given(seen: dict[str, np.ndarray], narrow: set[str]) -> dict[str, object]:
+def same(picture: BytePicture) -> BytePicture:
+    return picture
+
+
+def given(seen: dict[str, np.ndarray], narrow: set[str], stage: Stage = same) -> dict[str, object]:
     """What the session is handed: these pictures as bytes, the others as numbers."""
-    pictures = {key: BytePicture(value) for key, value in seen.items() if value.ndim == 3}
+    pictures = {key: stage(BytePicture(value)) for key, value in seen.items() if value.ndim == 3}
     return {
         **seen,
         **{key: p if key in narrow else np.asarray(p) for key, p in pictures.items()},
     }
 
 
-def run(session: PolicySession, ways: list[set[str]]) -> tuple[np.ndarray, bytes]:
+def run(
+    session: PolicySession, ways: list[set[str]], stage: Stage = same
+) -> tuple[np.ndarray, bytes]:
     """Actions of steps whose pictures came so, and the inputs that the last one saw."""
     policy = session.policy
     actions = [
-        session.step(given(of(policy, step), narrow)).values.numpy()
+        session.step(given(of(policy, step), narrow, stage)).values.numpy()
         for step, narrow in enumerate(ways)
     ]
     session.device.synchronize()
@@ -93,6 +101,10 @@ def check_same_actions(make: MakePolicy, device: str) -> None:
     other = run(PolicySession(make(), device, pictures=both), ways[:2])
     assert not np.array_equal(other[0][0], numbers[0][1])
     assert other[1] != numbers[1]
+    session = PolicySession(make(), device, pictures=both)
+    staged = run(session, ways, session.stage_picture)
+    assert np.array_equal(staged[0], numbers[0])
+    assert staged[1] == numbers[1]
 
 
 @every_policy
@@ -136,6 +148,39 @@ def test_stale_pictures_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> Non
     right = run(PolicySession(camera_policy.make()), [set(), set()])
     assert not np.array_equal(stale[0], right[0])
     assert stale[1] != right[1]
+
+
+def test_a_staged_picture_has_its_place_as_long_as_it_lives(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    apart(monkeypatch)
+    session = PolicySession(camera_policy.make(), pictures=[FRONT, WRIST])
+    pixels = noise(224, 224, 3)
+    own = pixels.copy()
+    held = [session.stage_picture(BytePicture(own)) for _ in range(2 * SLOTS)]
+    own[:] = 0
+    places = {picture.pixels_HWC.ctypes.data for picture in held}
+    assert len(places) == 2 * SLOTS
+    assert all(np.array_equal(picture.pixels_HWC, pixels) for picture in held)
+    more = BytePicture(pixels)
+    assert session.stage_picture(more) is more, "no place is left"
+    held.pop(3)
+    assert session.stage_picture(more).pixels_HWC.ctypes.data in places
+    other = BytePicture(noise(4, 6, 3))
+    assert session.stage_picture(other) is other, "of another shape"
+    # What crosses keeps its place until the next one has been written.
+    session.step(given(of(session.policy, 0), {FRONT}, lambda picture: held[0]))
+    first = held[0].pixels_HWC.ctypes.data
+    held.clear()
+    rest = [session.stage_picture(more) for _ in range(2 * SLOTS)]
+    assert first not in {picture.pixels_HWC.ctypes.data for picture in rest}
+    assert rest[-1] is more
+
+
+def test_nothing_is_staged_where_nothing_crosses() -> None:
+    session = PolicySession(camera_policy.make(), pictures=[FRONT])
+    picture = BytePicture(noise(224, 224, 3))
+    assert session.stage_picture(picture) is picture
 
 
 def test_numbers_of_all_bytes() -> None:

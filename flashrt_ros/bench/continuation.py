@@ -15,15 +15,15 @@ from flashrt_ros.testing.drive import TOKENS_OF_A_STEP
 
 ON_GPU, ON_CPU = (100, 256), (20, 64)
 """Boundaries, and tokens behind each."""
-LATEST_CUT = 12
-"""Steps before a cut: the prompt and all that was decoded since are state alike."""
+LATEST_CUT, CAPACITY = 150, 4096
+"""Steps before a cut, and rows that suffice for them and for the tokens behind it."""
 
 
 def run(options: Options) -> Result:
     """Compares at every boundary."""
     setting = setting_of(options)
     options.say("making the model")
-    policy = random_hybrid(setting.size, options.device)
+    policy = random_hybrid(setting.size, options.device, CAPACITY)
     words = words_of(policy.model, setting.size)
     result = Result("continuation", f"restore, then greedy tokens: {words}")
     cuts, tokens = (3, 32) if options.quick else ON_GPU if options.cuda else ON_CPU

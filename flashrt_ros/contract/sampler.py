@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -97,6 +97,8 @@ class Sampler:
         contract: As given.
         frames: What /tf and /tf_static said.
         pictures: Keys of the observations that come as ``BytePicture``.
+        stage: Called with each of them by the thread that decodes it; gives the same picture,
+            perhaps in other memory.
     """
 
     def __init__(
@@ -122,6 +124,7 @@ class Sampler:
         self._topics: dict[str, _Topic] = {}
         self.frames = Frames()
         self._lazy = lazy
+        self.stage: Callable[[BytePicture], BytePicture] = lambda picture: picture
         self.pictures = frozenset(
             observation.key
             for observation in contract.observations
@@ -132,7 +135,7 @@ class Sampler:
         )
         for topic, type_name, _ in contract.topics():
             inputs = dict.fromkeys(i for i in contract.inputs() if i.topic == topic)
-            readers = [_reader(source, self.frames, as_bytes) for source in inputs]
+            readers = [self._reader(source, as_bytes) for source in inputs]
             images = any(isinstance(source, ImagePart) for source in inputs)
             kept = min(history, IMAGE_HISTORY) if images else history
             window_ns = _window_ns(contract, topic)
@@ -145,6 +148,21 @@ class Sampler:
         # Facts about a camera that it may say only once: neither age nor reset touch them.
         self._infos: dict[CameraInfo, Message] = {}
         self._task: Message | None = None
+
+    def _reader(self, source: Input, as_bytes: bool) -> Reader:
+        if isinstance(source, FrameInput):
+            return FrameReader(source)
+        if isinstance(source, Part) and source.transform:
+            labels = input_field(source.type, source.field).labels
+            whole = replace(source, names=labels, frame_id="", elements=())
+            return FramedReader(source, PartReader(whole), labels, self.frames)
+        if isinstance(source, CameraInfo):
+            return CameraInfoReader(source)
+        if isinstance(source, TaskInput):
+            return TaskReader(source)
+        if isinstance(source, ImagePart):
+            return ImageReader(source, as_bytes, lambda picture: self.stage(picture))
+        return PartReader(source)
 
     def put(self, topic: str, message: Any, received_ns: int, digest: int = 0) -> Received:
         """Takes one message in; never raises for what a publisher sent.
@@ -393,22 +411,6 @@ def _measured(message: Message, part: Part) -> tuple[Array | None, str]:
         return message.value(part), ""
     except ContractError as error:
         return None, str(error)
-
-
-def _reader(source: Input, frames: Frames, as_bytes: bool) -> Reader:
-    if isinstance(source, FrameInput):
-        return FrameReader(source)
-    if isinstance(source, Part) and source.transform:
-        labels = input_field(source.type, source.field).labels
-        whole = replace(source, names=labels, frame_id="", elements=())
-        return FramedReader(source, PartReader(whole), labels, frames)
-    if isinstance(source, CameraInfo):
-        return CameraInfoReader(source)
-    if isinstance(source, TaskInput):
-        return TaskReader(source)
-    if isinstance(source, ImagePart):
-        return ImageReader(source, as_bytes)
-    return PartReader(source)
 
 
 def _task(

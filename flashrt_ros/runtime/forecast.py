@@ -8,6 +8,7 @@ from flashrt_ros.errors import NoMemoryError
 from flashrt_ros.hardware.memory import Memory, in_words
 from flashrt_ros.runtime.buffers import Role, Slot, StateLayout, padded
 from flashrt_ros.runtime.device import STAGING_BYTES, Device
+from flashrt_ros.runtime.picture_slots import SLOTS
 from flashrt_ros.runtime.policy import PlanKind, Policy
 from flashrt_ros.runtime.row_pool import page_rows
 from flashrt_ros.runtime.store import MAX_CAPSULES
@@ -203,7 +204,8 @@ def make_forecast(
         spare_states: Copies of the state that whoever has the session will make besides.
         preview_sets: As the session's.
         host_store_bytes: As the session's.
-        picture_bytes: Room for pictures that cross as bytes, on device and host each.
+        picture_bytes: Room for pictures that cross as bytes, on the device and on the host; more
+            of them wait there.
     """
     weight, memory = layout.fixed_bytes, device.memory()
     copies = ["live", "initial"]
@@ -245,7 +247,7 @@ def make_forecast(
     mirror_bytes = _slot_bytes(layout.outputs, policy.ports().action.buffer)
     if device.torch_device.type == "cuda":
         items.append(Item("workspaces", device.workspace_bytes, "of kernels, an estimate"))
-        mirror_bytes += layout.input_bytes + picture_bytes
+        mirror_bytes += layout.input_bytes + (1 + SLOTS) * picture_bytes
         items.append(Item("staging", STAGING_BYTES, "of copies to and from the host", host=True))
     items.append(Item("mirrors", mirror_bytes, "what crosses to the host and back", host=True))
     if memory.shared:

@@ -11,6 +11,7 @@ from flashrt_ros.runtime.buffers import Arena, padded
 from flashrt_ros.runtime.device import Device
 from flashrt_ros.runtime.observation import Checked, ObservationWriter
 from flashrt_ros.runtime.picture import BytePicture, PictureWire, picture_ports
+from flashrt_ros.runtime.picture_slots import PictureSlots
 from flashrt_ros.runtime.policy import PlanKind, Policy
 
 
@@ -40,12 +41,14 @@ class Inputs:
         ports = policy.ports()
         narrow = picture_ports(ports, arena.layout, pictures)
         self._wire = PictureWire(narrow, arena, device) if narrow else None
+        self._slots = PictureSlots(narrow, device) if narrow and self._apart else None
         self.act_fetches = self._apart and policy.plan_kind is PlanKind.NONE and self._wire is None
         self.writer = ObservationWriter(ports.observations, arena, {port.key for port in narrow})
         self.crossing = False
         self.task: Callable[[], str] = str
         self._task_inputs = policy.task_inputs()
         self._task_written: str | None = None
+        self._numbers: dict[str, int] = {}
         # By the buffers that came as bytes: what of the section crosses beside them.
         self._rest: dict[frozenset[str], list[slice]] = {frozenset(): [slice(None)]}
 
@@ -73,10 +76,16 @@ class Inputs:
     def write_number(self, name: str, number: int) -> None:
         """Writes an input buffer of one number, where the policy declares it."""
         mirror = self._arena.mirrors.get(name)
-        if mirror is not None:
+        # One that stands there need not be waited for.
+        if mirror is not None and self._numbers.get(name) != number:
             self._await_crossing()
             mirror.fill_(number)
             self._cross(self._arena.inputs[name], mirror)
+            self._numbers[name] = number
+
+    def stage(self, picture: BytePicture) -> BytePicture:
+        """See ``PictureSlots.stage``; as it is where a step does not copy it."""
+        return picture if self._slots is None else self._slots.stage(picture)
 
     def _cross_pictures(self, checked: Checked) -> frozenset[str]:
         """Lets pictures cross that are bytes; all others follow, and overwrite what was stale.

@@ -35,15 +35,20 @@ class BytePicture:
     """A picture in bytes, to whom it concerns; to all others its ``(C, H, W)`` float32 numbers.
 
     Attributes:
-        pixels_HWC: uint8, perhaps a view of a message; not to be written, and never changes.
+        pixels_HWC: uint8, perhaps a view of a message; not to be written, and never changes as
+            long as somebody has this object.
         shape: Of the numbers, ``(C, H, W)``.
+        staged: The same bytes, flat, in memory that a device copies from; None elsewhere.
     """
 
-    __slots__ = ("pixels_HWC", "shape")
+    __slots__ = ("__weakref__", "pixels_HWC", "shape", "staged")
     dtype = np.dtype(np.float32)
 
-    def __init__(self, pixels_HWC: npt.NDArray[np.uint8]) -> None:
+    def __init__(
+        self, pixels_HWC: npt.NDArray[np.uint8], staged: torch.Tensor | None = None
+    ) -> None:
         self.pixels_HWC = pixels_HWC
+        self.staged = staged
         height, width, channels = pixels_HWC.shape
         self.shape = (channels, height, width)
 
@@ -88,33 +93,50 @@ class PictureWire:
         self._device = device
         self.size_bytes = wire_bytes(ports)
         self._section, self._mirror = device.allocate_mirrored(self.size_bytes)
-        # Crosses with every picture: one copy, and nothing to prepare.
         table = unit_values(np.arange(LEVELS, dtype=np.uint8))
         self._mirror[:TABLE_BYTES].view(torch.float32).copy_(torch.from_numpy(table))
         self._table = self._section[:TABLE_BYTES].view(torch.float32)
-        self._arrays: dict[str, npt.NDArray[np.uint8]] = {}
+        self._apart = self._mirror is not self._section
+        self._places: dict[str, slice] = {}
+        self._due: list[tuple[torch.Tensor, torch.Tensor]] = []
+        # A slot that crosses must not be taken for another picture.
+        self._crossing: dict[str, BytePicture] = {}
         self._pairs: list[tuple[torch.Tensor, torch.Tensor]] = []
         begin = TABLE_BYTES
         for port in ports:
             channels, height, width = port.shape
             end, shape = begin + math.prod(port.shape), (height, width, channels)
-            self._arrays[port.key] = self._mirror[begin:end].view(shape).numpy()
+            self._places[port.key] = slice(begin, end)
             self._pairs.append((self._section[begin:end].view(shape), arena.inputs[port.buffer]))
             begin += padded(end - begin)
         self._plan = GraphPlan("pictures", self._widen, device)
 
     def prepare(self, warm_up: int) -> None:
         """Captures what makes numbers of bytes; see ``GraphPlan.prepare``."""
+        if self._apart:
+            self._device.copy_(self._table.view(torch.uint8), self._mirror[:TABLE_BYTES])
         self._plan.prepare(warm_up)
 
     def write(self, key: str, picture: BytePicture) -> None:
-        """Writes the bytes of one picture into the mirror."""
-        np.copyto(self._arrays[key], picture.pixels_HWC)
+        """Says what crosses next; bytes that are not ``staged`` are copied into the mirror.
+
+        Args:
+            key: Of the observation.
+            picture: Of its port's shape.
+        """
+        place, staged = self._places[key], picture.staged
+        if staged is None or not self._apart:
+            staged = self._mirror[place]
+            np.copyto(staged.view(picture.pixels_HWC.shape).numpy(), picture.pixels_HWC)
+        if self._apart:
+            self._due.append((self._section[place], staged))
+        self._crossing[key] = picture
 
     def cross(self) -> None:
-        """Enqueues all pictures, those not written now as they were; buffers then hold numbers."""
-        if self._mirror is not self._section:
-            self._device.copy_(self._section, self._mirror)
+        """Enqueues the pictures that were written; all buffers then hold numbers again."""
+        for section, source in self._due:
+            self._device.copy_(section, source)
+        self._due.clear()
         self._plan.replay()
 
     def _widen(self) -> None:

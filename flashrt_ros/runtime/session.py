@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import threading
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 import numpy as np
 
@@ -23,7 +23,7 @@ from flashrt_ros.runtime.host_pool import HostPool
 from flashrt_ros.runtime.live import Tearing
 from flashrt_ros.runtime.live_rows import SpareRows
 from flashrt_ros.runtime.number import check_int
-from flashrt_ros.runtime.picture import picture_ports, wire_bytes
+from flashrt_ros.runtime.picture import BytePicture, picture_ports, wire_bytes
 from flashrt_ros.runtime.planning import Planning
 from flashrt_ros.runtime.policy import Action, PlanKind, Policy
 from flashrt_ros.runtime.pool import SlotPool
@@ -48,6 +48,7 @@ class PolicySession(Planning):
         policy: As given.
         layout: Its buffers, ``noise.*`` included.
         forecast: What this session takes of memory.
+        meanwhile: Called in each act, once everything is enqueued on the device; must not raise.
     """
 
     def __init__(
@@ -152,6 +153,7 @@ class PolicySession(Planning):
             seed,
         )
         self._engine = engine
+        self.meanwhile: Callable[[], None] = lambda: None
         engine.inputs.task = lambda: self.host.task
         key = next(slot for slot in self.layout.state if slot.spec.name == noise.KEY)
         spare = engine.arena.memory.sets
@@ -168,9 +170,25 @@ class PolicySession(Planning):
             self.device.to_host(self.arena.state[CHUNK])
 
     @property
+    def waited_ns(self) -> int:
+        """How long the last act waited for its device, nanoseconds."""
+        return self._engine.waited_ns
+
+    @property
     def plain(self) -> str:
         """Why the plan is called rather than captured, one line; empty if it is captured."""
         return self._engine.plain
+
+    def stage_picture(self, picture: BytePicture) -> BytePicture:
+        """The same picture, from which a step need not copy it; for whoever decodes it, any thread.
+
+        Args:
+            picture: Of an observation that may come as bytes; others stay as they are.
+
+        Returns:
+            It keeps a place in pinned memory for as long as it lives.
+        """
+        return self._engine.inputs.stage(picture)
 
     def check_task(self, task: str) -> str:
         """Returns ``task`` if the policy can take it.
@@ -324,6 +342,10 @@ class PolicySession(Planning):
         self._initial = self._initial.new_empty(0)
         self.remove_files()
 
+    def _meanwhile(self) -> None:
+        self._book_boundary()
+        self.meanwhile()
+
     def _take(self, rows: int, shape: str = "") -> Action:
         """Acts and commits; the control lane is bound.
 
@@ -333,7 +355,7 @@ class PolicySession(Planning):
         """
         host = self.host
         action = Action(
-            values=self._engine.act(self._book_boundary, shape),
+            values=self._engine.act(self._meanwhile, shape),
             step=host.step,
             chunk=host.chunk,
             index=host.cursor,

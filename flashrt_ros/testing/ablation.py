@@ -151,19 +151,27 @@ class _State:
 class _Cut:
     """One cut point: the run that is expected behind it, and others held against that."""
 
-    def __init__(self, lead: Drive, cut: int, steps: int) -> None:
+    def __init__(self, lead: Drive, cut: int, steps: int, before: int) -> None:
+        """Leads both episodes to the cut, from the one ``before``; 0: from their begin."""
         self._lead, self.cut, self._steps = lead, cut, steps
         self._session = lead.session
-        lead.begin(1, cut + _LONGER)
-        self._session.snapshot("other", replace=True)
+        self._go("other", 1, before and before + _LONGER, cut + _LONGER)
         self._other = self._save()
-        lead.begin(0, cut)
-        self._session.snapshot("cut", replace=True)
+        self._go("cut", 0, before, cut)
         self._start = self._save()
         self._actions, self._states = [], []
         for n in range(steps):
             self._actions.append(lead.step(cut + n))
             self._states.append(self._save())
+
+    def _go(self, name: str, episode: int, done: int, steps: int) -> None:
+        if done:
+            self._session.restore(name)
+        else:
+            self._lead.begin(episode)
+        for index in range(done, steps):
+            self._lead.lead(episode, index)
+        self._session.snapshot(name, replace=True)
 
     def _save(self) -> _State:
         session = self._session
@@ -317,12 +325,12 @@ def ablate(
     lead = drive(session, episode, most + max(steps, _LONGER))
     draw = random.Random(seed)
     report = Ablation(
-        policy.family, opened.name, lead.unit, draw.sample(range(1, most + 1), cuts), steps
+        policy.family, opened.name, lead.unit, sorted(draw.sample(range(1, most + 1), cuts)), steps
     )
     cases = _cases(session)[: 2 if controls_alone else None]
     report.findings = [finding for finding, _, _ in cases]
-    for cut in report.cuts:
-        here = _Cut(lead, cut, steps)
+    for cut, before in zip(report.cuts, [0, *report.cuts], strict=False):
+        here = _Cut(lead, cut, steps, before)
         for finding, slots, restores in cases:
             here.compare(finding, slots, restores)
     session.close()

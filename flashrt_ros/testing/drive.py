@@ -14,6 +14,10 @@ from flashrt_ros.runtime.session import PolicySession
 from flashrt_ros.testing.episode import Episodes, Observation
 
 TOKENS_OF_A_STEP = 8
+"""That are decoded."""
+TOKENS_SEEN = 8
+"""That are given in a step before the cut, as observations are. A random model that decodes alone
+soon says the same again and again, and cuts in that would all be one."""
 PROMPT = 64
 
 Episode = Callable[[int, int], Sequence[Observation]]
@@ -31,11 +35,14 @@ class Drive(Protocol):
     session: PolicySession
     unit: str
 
-    def begin(self, episode: int, steps: int) -> None:
-        """Resets, and goes through the first ``steps`` steps of an episode."""
+    def begin(self, episode: int) -> None:
+        """Resets, and stands before the first step of an episode."""
+
+    def lead(self, episode: int, index: int) -> None:
+        """Takes step ``index`` of an episode, from behind the step before."""
 
     def step(self, index: int) -> list[float]:
-        """Takes step ``index`` of episode 0, from whatever state; what was chosen."""
+        """Takes step ``index`` of episode 0 behind the cut, from any state; what was chosen."""
 
 
 class RobotDrive:
@@ -58,11 +65,13 @@ class RobotDrive:
         self._tokens = TOKENS if TOKENS in session.arena.state else ""
         self.unit = "token" if self._tokens else "element"
 
-    def begin(self, episode: int, steps: int) -> None:
+    def begin(self, episode: int) -> None:
         """See ``Drive``."""
         self.session.reset_(seed=7 + episode)
-        for observation in self._episodes[episode][:steps]:
-            self.session.step(observation)
+
+    def lead(self, episode: int, index: int) -> None:
+        """See ``Drive``."""
+        self.session.step(self._episodes[episode][index])
 
     def step(self, index: int) -> list[float]:
         """See ``Drive``."""
@@ -74,7 +83,7 @@ class RobotDrive:
 
 
 class TokenDrive:
-    """A random prompt, then greedy decoding, ``TOKENS_OF_A_STEP`` tokens a step.
+    """A random prompt and steps in which random tokens come; behind a cut, greedy decoding alone.
 
     Args:
         session: Of a ``TokenPolicy``.
@@ -87,17 +96,23 @@ class TokenDrive:
         self.session, self._stream = session, TokenStream(session)
         self._vocab = session.policy.model.config.vocab_size
 
-    def begin(self, episode: int, steps: int) -> None:
+    def begin(self, episode: int) -> None:
         """See ``Drive``."""
         self.session.reset_(seed=7 + episode)
-        generator = torch.Generator().manual_seed(episode)
-        self._stream.prefill(torch.randint(self._vocab, (PROMPT,), generator=generator).tolist())
-        for _ in range(steps):
-            self.step(0)
+        self._give(PROMPT, 2 * self._vocab + episode)
+
+    def lead(self, episode: int, index: int) -> None:
+        """See ``Drive``."""
+        self._give(TOKENS_SEEN, 2 * index + episode)
+        self.step(index)
 
     def step(self, index: int) -> list[float]:
         """See ``Drive``."""
         return [float(token) for token in self._stream.decode(TOKENS_OF_A_STEP)]
+
+    def _give(self, count: int, seed: int) -> None:
+        generator = torch.Generator().manual_seed(seed)
+        self._stream.prefill(torch.randint(self._vocab, (count,), generator=generator).tolist())
 
 
 def drive(session: PolicySession, episode: Episode | None, steps: int) -> Drive:
@@ -112,5 +127,6 @@ def room(policy: Policy, capacity: int) -> int:
     if not capacity:
         return 1 << 20
     if isinstance(policy, TokenPolicy):
-        return (capacity - PROMPT - policy.rows_per_act) // TOKENS_OF_A_STEP
+        rows = capacity - PROMPT - policy.rows_per_act
+        return rows // (TOKENS_SEEN + TOKENS_OF_A_STEP)
     return capacity // max(1, policy.rows_per_plan + policy.rows_per_act)

@@ -81,14 +81,21 @@ def crosses_as_bytes(part: ImagePart) -> bool:
 class ImageReader:
     """Reads the images of one topic as one ``ImagePart`` says."""
 
-    def __init__(self, part: ImagePart, as_bytes: bool = False) -> None:
+    def __init__(
+        self,
+        part: ImagePart,
+        as_bytes: bool = False,
+        stage: Callable[[BytePicture], BytePicture] = lambda picture: picture,
+    ) -> None:
         """Prepares for the part's type, encodings and steps.
 
         Args:
             part: What is read, and what is made of it.
             as_bytes: Frames give a ``BytePicture`` where ``crosses_as_bytes``.
+            stage: Called with each of them; gives the same picture, perhaps elsewhere.
         """
         self.part = part
+        self._stage = stage
         self._as_bytes = as_bytes and crosses_as_bytes(part)
 
     def frame(self, message: Any) -> Frame:
@@ -187,9 +194,12 @@ class ImageReader:
         colored = self._colored(self._cropped(pixels)[0])
         if colored.strides[1:] != (colored.shape[2], 1):
             colored = np.ascontiguousarray(colored)
-        if self.part.type == RAW and not memoryview(message.data).readonly:
-            colored = self._own(colored, pixels)  # its owner may fill it with the next image
-        return BytePicture(colored)
+        picture = BytePicture(colored)
+        staged = self._stage(picture)
+        if staged is picture and self.part.type == RAW and not memoryview(message.data).readonly:
+            # Its owner may fill it with the next image.
+            return BytePicture(self._own(colored, pixels))
+        return staged
 
     @staticmethod
     def _own(array: Array, pixels: Array) -> Array:
