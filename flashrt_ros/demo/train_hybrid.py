@@ -93,7 +93,7 @@ class Options:
         minutes: There are no more updates than fit into so many; 0: any time will do.
         long_share: Share of the updates that see whole lives; the others see the steps about the
             first question, in which all that must be remembered happens.
-        start: Directory of weights to go on from; None: random ones.
+        start: Directory of weights to go on from, except for those of the head; None: random ones.
     """
 
     seed: int = 0
@@ -221,7 +221,9 @@ def train(lives: Lives, options: Options, device: torch.device) -> RobotNetwork:
     generator = torch.Generator(device).manual_seed(options.seed)
     network = build(lives)
     if options.start is not None:
-        network.load_state_dict(HybridPolicy.load(options.start).module().state_dict())
+        known = HybridPolicy.load(options.start).module().state_dict()
+        trunk = {name: value for name, value in known.items() if ".mtp." not in name}
+        network.load_state_dict({**network.state_dict(), **trunk})
     network, counter = network.to(device), nn.Linear(CONFIG.model.hidden_size, PLACES + 1)
     lives = lives.to(device)
     head = [p for n, p in network.named_parameters() if ".mtp." in n]

@@ -29,4 +29,5 @@ def keep_memory() -> bool:
         return False
     mallopt.argtypes, mallopt.restype = (ctypes.c_int, ctypes.c_int), ctypes.c_int
     settings = ((MMAP_THRESHOLD, LARGEST), (TRIM_THRESHOLD, KEPT), (TOP_PAD, STEP))
-    return all([bool(mallopt(name, value)) for name, value in settings])
+    taken = [mallopt(name, value) for name, value in settings]
+    return all(taken)

@@ -180,7 +180,7 @@ class PolicySession(Planning):
         return self._engine.plain
 
     def stage_picture(self, picture: BytePicture) -> BytePicture:
-        """The same picture, from which a step need not copy it; for whoever decodes it, any thread.
+        """The same picture, where a step need not copy it; for whoever decodes it, in any thread.
 
         Args:
             picture: Of an observation that may come as bytes; others stay as they are.
@@ -232,9 +232,10 @@ class PolicySession(Planning):
         if self.layout.capacity:
             self._check_room("step", self.policy.rows_per_act, turn.commits)
         with self.device.bind(Lane.CONTROL), Tearing(self, "a step failed"):
-            self._offer_boundary()
             if turn.plans or self._engine.act_observes:
                 self._engine.write_inputs(checked)
+            # While inputs cross; they are no state.
+            self._offer_boundary()
             self._take_turn(turn)
             planned = self.policy.rows_per_plan if turn.commits else 0
             return self._take(planned + self.policy.rows_per_act)
@@ -270,9 +271,9 @@ class PolicySession(Planning):
         if self.layout.capacity:
             self._check_room("act", rows, False)
         with self.device.bind(Lane.CONTROL), Tearing(self, "a step failed"):
-            self._offer_boundary()
             if checked is not None:
                 self._engine.write_inputs(checked)
+            self._offer_boundary()
             return self._take(rows, shape)
 
     def replay_plan(self) -> None:
