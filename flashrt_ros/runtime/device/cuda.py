@@ -16,6 +16,7 @@ from flashrt_ros.errors import CaptureError, FlashRTError, InternalError, NoMemo
 from flashrt_ros.hardware.memory import Memory, available_bytes
 from flashrt_ros.runtime import host_read
 from flashrt_ros.runtime.device.base import Device, Lane, Pair, Pieces, Replay
+from flashrt_ros.runtime.device.collector import collector_off
 from flashrt_ros.runtime.device.mapped_state import MappedState
 from flashrt_ros.runtime.device.state_memory import CopiedState, StateMemory
 from flashrt_ros.runtime.device.switches import numeric_switches
@@ -236,7 +237,10 @@ class CudaDevice(Device):
             graph = torch.cuda.CUDAGraph()
             # Another session's thread may allocate meanwhile, which a global capture forbids.
             try:
-                with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
+                with (
+                    collector_off(),
+                    torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"),
+                ):
                     fn()
             except RuntimeError as error:
                 raise CaptureError(
