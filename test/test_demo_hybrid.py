@@ -65,7 +65,8 @@ def test_an_interrupted_episode_needs_the_whole_restore() -> None:
 
 def test_drafts_change_no_action_and_some_are_accepted() -> None:
     drafting, plain = session_of(make()), session_of(undrafted(make()))
-    for seen in recorded(0, 40):
+    # Drafts are wrong where a question comes.
+    for seen in recorded(0, 60):
         assert torch.equal(drafting.step(seen).values, plain.step(seen).values)
     rounds = drafting.arena.state[ACCEPTED].tolist()
     accepted = sum(n * count for n, count in enumerate(rounds))

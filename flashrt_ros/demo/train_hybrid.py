@@ -2,7 +2,7 @@
 
 First the model learns to imitate the expert, all tokens of a life in one pass (``parallel``). Then
 its MTP head is distilled: it learns to say beforehand what the model would choose. One GPU takes
-about two minutes; MuJoCo, which the lives need, may have run elsewhere (``--data``).
+about seven minutes; MuJoCo, which the lives need, may have run elsewhere (``--data``).
 
 Tensor suffixes: those of ``recall_data``; W tokens of a life, D width, E tokens of an action.
 """
@@ -87,7 +87,8 @@ class Options:
     Attributes:
         seed: Of initial weights, scripts and mistakes.
         updates: Gradient steps of the model.
-        distil: Those of its MTP head.
+        distil: Those of its MTP head; with many more nearly every draft is right, and one that is
+            never wrong leaves its state, and rejections, untried.
         batch: Lives of a step.
         rate: Largest learning rate.
         minutes: There are no more updates than fit into so many; 0: any time will do.
@@ -98,7 +99,7 @@ class Options:
 
     seed: int = 0
     updates: int = 4000
-    distil: int = 600
+    distil: int = 140
     batch: int = 64
     rate: float = 3e-3
     minutes: float = 0.0
@@ -222,8 +223,8 @@ def train(lives: Lives, options: Options, device: torch.device) -> RobotNetwork:
     network = build(lives)
     if options.start is not None:
         known = HybridPolicy.load(options.start).module().state_dict()
-        trunk = {name: value for name, value in known.items() if ".mtp." not in name}
-        network.load_state_dict({**network.state_dict(), **trunk})
+        kept = {name: value for name, value in known.items() if ".mtp." not in name}
+        network.load_state_dict({**network.state_dict(), **kept})
     network, counter = network.to(device), nn.Linear(CONFIG.model.hidden_size, PLACES + 1)
     lives = lives.to(device)
     head = [p for n, p in network.named_parameters() if ".mtp." in n]

@@ -16,7 +16,7 @@ _was_on = False
 def collector_off() -> Iterator[None]:
     """Within, nothing is collected, in no thread; afterwards it is as it was before.
 
-    What another session has left, its memory and its graphs, may be given back in any allocation of
+    """Within, no thread collects anything; afterwards it is as it was before.
     this thread, and CUDA calls that do so make a capture under way invalid.
     """
     global _within, _was_on
