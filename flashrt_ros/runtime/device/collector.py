@@ -14,9 +14,9 @@ _was_on = False
 
 @contextlib.contextmanager
 def collector_off() -> Iterator[None]:
-    """Within, nothing is collected, in no thread; afterwards it is as it was before.
-
     """Within, no thread collects anything; afterwards it is as it was before.
+
+    What another session has left, memory and graphs, may be given back in any allocation of
     this thread, and CUDA calls that do so make a capture under way invalid.
     """
     global _within, _was_on
