@@ -43,7 +43,6 @@ class Lists:
 
     def __init__(self) -> None:
         self.sent: list[Command] = []
-        self.rehearsed: list[Command] = []
         self.shadows: list[Command] = []
         self.steps: list[StepRecord] = []
         self.chunks: list[ChunkRecord] = []
@@ -57,9 +56,6 @@ class Lists:
 
     def send(self, commands: Sequence[Command]) -> None:
         self.sent += commands
-
-    def rehearse(self, commands: Sequence[Command]) -> None:
-        self.rehearsed += commands
 
     def alive(self) -> None:
         pass

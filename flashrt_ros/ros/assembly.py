@@ -22,7 +22,6 @@ from flashrt_ros.ros.parameters import Parameters
 from flashrt_ros.ros.plan_timing import PlanTiming
 from flashrt_ros.ros.planner import Planner
 from flashrt_ros.ros.records import Outlet, ProvenanceRecord
-from flashrt_ros.ros.rehearsal import Rehearsal
 from flashrt_ros.ros.stepper import Stepper
 from flashrt_ros.ros.storage import Storage
 from flashrt_ros.ros.trial import Trial
@@ -70,7 +69,6 @@ def make_stepper(
         pictures=intake.sampler.pictures,
     )
     intake.sampler.stage = session.stage_picture
-    session.meanwhile = Rehearsal(session, commander)
     _introduce(session, settings["host_store_bytes"], outlet)
     session.host.task = session.check_task(settings["task"])
     planner = None

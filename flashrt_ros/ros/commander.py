@@ -120,7 +120,6 @@ class Commander:
         self._miss_limit_ns = round(miss_limit_s * 1e9)
         self._clock_ns = clock_ns
         self._last: dict[str, Vector] = {}
-        self._rehearsed: Vector | None = None
         self._moving: set[str] = set()
         self._missing_since_ns: int | None = None
         motion.hand_over(dry_run)
@@ -197,7 +196,6 @@ class Commander:
                 return Outcome(Verdict.DROPPED, admitted.action, dropped, ramp=admitted)
             self._motion.started()
             self._missing_since_ns = None
-            self._rehearsed = values
             self._send(messages, now_ns, last)
             self._last = {**last, **shaped.commands}
             if shaped.limited:
@@ -229,14 +227,6 @@ class Commander:
         if far := distance_fault(self.contract, shaped.action, measured):
             words += f"; as a first command it would not leave: {far}"
         return Outcome(Verdict.DRY, shaped.action, words, shaped.limited)
-
-    def rehearse(self) -> None:
-        """Does what ``command`` will do, with the commands sent last; sends and keeps nothing."""
-        if self._rehearsed is None:
-            return
-        shaped = self.shaper.shape(self._rehearsed, self._last)
-        if not shaped.dropped:
-            self._outlet.rehearse(self.shaper.messages(shaped, self._outlet.stamp_ns()))
 
     def shadow(self, dry_run: bool) -> bool:
         """Hands the robot over: to others, with the stop message, or to the policy, checked anew.

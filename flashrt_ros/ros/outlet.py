@@ -11,7 +11,6 @@ from rclpy.duration import Duration
 from rclpy.event_handler import PublisherEventCallbacks
 from rclpy.node import Node
 from rclpy.qos import DurabilityPolicy, LivelinessPolicy, QoSProfile, ReliabilityPolicy
-from rclpy.serialization import serialize_message
 
 from flashrt_ros.contract import Command, Contract
 from flashrt_ros.contract.recording import below
@@ -145,12 +144,6 @@ class RosOutlet:
         for command in commands:
             publisher, cls = self._commands[command.output.topic]
             publisher.publish(messages.fill(cls(), command.fields))
-
-    def rehearse(self, commands: Sequence[Command]) -> None:
-        """Makes the messages, and serializes them for nobody."""
-        for command in commands:
-            _, cls = self._commands[command.output.topic]
-            serialize_message(messages.fill(cls(), command.fields))
 
     def shadow(self, commands: Sequence[Command]) -> None:
         """Publishes below ``~/shadow``."""

@@ -206,9 +206,6 @@ class Outlet(Protocol):
     def send(self, commands: Sequence[Command]) -> None:
         """Publishes commands."""
 
-    def rehearse(self, commands: Sequence[Command]) -> None:
-        """Does what ``send`` does up to the publication itself."""
-
     def alive(self) -> None:
         """Says that the control thread has kept its period, whether or not a command left."""
 

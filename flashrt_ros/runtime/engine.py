@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import threading
-import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 
 import torch
@@ -162,7 +161,6 @@ class Engine:
         beside: Whether plans run beside the control thread.
         act_observes: Whether acts read observations.
         inputs: Takes observations and the task.
-        waited_ns: How long the last act waited for the device.
     """
 
     def __init__(
@@ -202,7 +200,6 @@ class Engine:
         if policy.act_replays > 1:
             self._left = HostCopy(self.arena.outputs[ACT_LEFT], device)
         # One plan at a time: a stale one may still run when the next begins.
-        self.waited_ns = 0
         self._planning = threading.RLock()
         self._closed = False
         lane = Lane.PLANNER if self.beside else Lane.CONTROL
@@ -375,9 +372,7 @@ class Engine:
             if replay == 0:
                 meanwhile()
                 values, fill = self._action.blank()
-            begun_ns = time.monotonic_ns()
             self._device.synchronize()
-            self.waited_ns = time.monotonic_ns() - begun_ns
             left = 0 if shape or self._left is None else self._left.number
             if not left:
                 break

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import threading
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 
 import numpy as np
 
@@ -48,7 +48,6 @@ class PolicySession(Planning):
         policy: As given.
         layout: Its buffers, ``noise.*`` included.
         forecast: What this session takes of memory.
-        meanwhile: Called in each act, once everything is enqueued on the device; must not raise.
     """
 
     def __init__(
@@ -153,7 +152,6 @@ class PolicySession(Planning):
             seed,
         )
         self._engine = engine
-        self.meanwhile: Callable[[], None] = lambda: None
         engine.inputs.task = lambda: self.host.task
         key = next(slot for slot in self.layout.state if slot.spec.name == noise.KEY)
         spare = engine.arena.memory.sets
@@ -168,11 +166,6 @@ class PolicySession(Planning):
         self.state_bytes()
         if self._plans_chunk:
             self.device.to_host(self.arena.state[CHUNK])
-
-    @property
-    def waited_ns(self) -> int:
-        """How long the last act waited for its device, nanoseconds."""
-        return self._engine.waited_ns
 
     @property
     def plain(self) -> str:
@@ -343,10 +336,6 @@ class PolicySession(Planning):
         self._initial = self._initial.new_empty(0)
         self.remove_files()
 
-    def _meanwhile(self) -> None:
-        self._book_boundary()
-        self.meanwhile()
-
     def _take(self, rows: int, shape: str = "") -> Action:
         """Acts and commits; the control lane is bound.
 
@@ -356,7 +345,7 @@ class PolicySession(Planning):
         """
         host = self.host
         action = Action(
-            values=self._engine.act(self._meanwhile, shape),
+            values=self._engine.act(self._book_boundary, shape),
             step=host.step,
             chunk=host.chunk,
             index=host.cursor,

@@ -1,4 +1,4 @@
-"""What shortens a control step without changing what it does: rehearsals, waking up, memory.
+"""What shortens a control step without changing what it does: memory, and looking ahead.
 
 Each is held to leave no trace; what it is worth is measured by ``flashrt_ros bench path``.
 """
@@ -8,18 +8,15 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from contract_examples import contract_dict
-from control_rig import Rig, plan_ready
+from control_rig import Rig
 from node_policies import FollowChunks
 
 from flashrt_ros.ros.control import Control
-from flashrt_ros.ros.rehearsal import WORTH_NS, Rehearsal
 from flashrt_ros.runtime.session import PolicySession
 
 LIMIT_S = 30.0
@@ -56,62 +53,6 @@ def faults(word: str) -> int:
 def test_memory_of_a_message_is_cleared_once() -> None:
     assert faults("kept") < 100
     assert faults("given back") > 10_000, "control: each block is mapped anew"
-
-
-def rehearsed(rig: Rig, waited_ns: int) -> None:
-    """Makes acts of a rig rehearse as if the device had been waited for so long."""
-    rehearsal = Rehearsal(rig.session, rig.commander)
-    rig.session.meanwhile = lambda: (
-        setattr(rig.session._engine, "waited_ns", waited_ns),
-        rehearsal(),
-    )[1]
-
-
-def told(rig: Rig) -> tuple[list[Any], list[Any], Any]:
-    """All that a robot and a recorder see."""
-    steps = [
-        (step.step, step.action.tobytes(), step.published, step.hold_reason)
-        for step in rig.out.steps
-    ]
-    return [command.fields for command in rig.out.sent], steps, rig.commander._last
-
-
-def single() -> Rig:
-    return Rig()
-
-
-def whole_chunks() -> Rig:
-    output = contract_dict()["actions"][0]
-    output |= {"type": "trajectory_msgs/msg/JointTrajectory", "horizon": "chunk"}
-    return Rig(FollowChunks(), actions=[output])
-
-
-@pytest.mark.parametrize("make", [single, whole_chunks])
-def test_a_rehearsal_leaves_no_trace(make: Callable[[], Rig]) -> None:
-    plain, other = make(), make()
-    rehearsed(other, WORTH_NS + 1)
-    for rig in (plain, other):
-        for count in (6, 6):
-            for _ in range(count):
-                rig.tick()
-                if rig.planner is not None:
-                    plan_ready(rig)
-            rig.motion.pause()
-            rig.commander.halt()
-            rig.motion.resume(rig.now_ns)
-    assert len(plain.out.sent) > 2
-    assert repr(told(other)) == repr(told(plain))
-    # Not before there was a command to rehearse.
-    assert len(other.out.rehearsed) == len(other.out.steps) - 1
-    assert not plain.out.rehearsed
-
-
-def test_a_short_wait_is_not_spent_on_a_rehearsal() -> None:
-    rig = Rig()
-    rehearsed(rig, WORTH_NS)
-    rig.tick(3)
-    assert not rig.out.rehearsed
-    assert len(rig.out.sent) == 3
 
 
 def test_the_control_thread_looks_once_before_each_period(monkeypatch: pytest.MonkeyPatch) -> None:
