@@ -8,6 +8,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -93,3 +94,34 @@ def test_a_number_that_stands_is_not_written_again(monkeypatch: pytest.MonkeyPat
         inputs.write_number(name, number)
         assert np.all(session.arena.mirrors[name].numpy() == number)
     assert len(crossed) == 3
+
+
+def test_what_keeps_warm_does_not_begin_just_before_a_period(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rig, enough = Rig(hold=True), threading.Event()
+    begun: list[float] = []
+    ticks: list[float] = []
+    tick, step = rig.stepper.tick, rig.session.step
+    rig.options.keep_warm_s = 0.23
+
+    def ticked(now_ns: int) -> None:
+        ticks.append(time.monotonic())
+        tick(now_ns)
+
+    def stepped(observations: Any) -> Any:
+        begun.append(time.monotonic() - ticks[-1])
+        if len(begun) == 6:
+            enough.set()
+        return step(observations)
+
+    monkeypatch.setattr(rig.stepper, "tick", ticked)
+    monkeypatch.setattr(rig.session, "step", stepped)
+    control = Control(lambda: rig.stepper, rig.out, 0.1, 1)
+    control.start()
+    try:
+        assert enough.wait(LIMIT_S)
+    finally:
+        assert control.close()
+    # The first may come before the first period; on a machine that is busy one more is off.
+    assert sorted(begun)[3] < 0.05

@@ -172,7 +172,7 @@ class Control:
             active = stepper.motion.active
             now_ns = self._clock_ns()
             if not active:
-                deadline_ns = None
+                deadline_ns, awake = None, False
                 stepper.timing.last_tick_ns = 0
                 stepper.resumption.overtaken()
                 stepper.publish_status()
@@ -189,7 +189,8 @@ class Control:
                         break
                     self._carry_out(stepper, handlers, verb)
                 continue
-            if self._keep_warm(stepper, now_ns):
+            # Once awake nothing long is begun: the period is near.
+            if not awake and self._keep_warm(stepper, now_ns):
                 continue
             idle_s = min(IDLE_S, stepper.warmth.patience_s)
             wait_s = idle_s if deadline_ns is None else (deadline_ns - now_ns) / 1e9
