@@ -125,3 +125,20 @@ def test_what_keeps_warm_does_not_begin_just_before_a_period(
         assert control.close()
     # The first may come before the first period; on a machine that is busy one more is off.
     assert sorted(begun)[3] < 0.05
+
+
+def test_the_control_thread_outlives_a_look_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig, looked = Rig(), threading.Event()
+
+    def failing(now_ns: int, not_before_ns: int) -> Any:
+        looked.set()
+        raise RuntimeError("out of luck")
+
+    monkeypatch.setattr(rig.inputs, "peek", failing)
+    control = Control(lambda: rig.stepper, rig.out, 0.05, 1)
+    control.start()
+    try:
+        assert looked.wait(LIMIT_S)
+    finally:
+        assert control.close()
+    assert control.lost is None

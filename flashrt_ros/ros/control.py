@@ -211,8 +211,8 @@ class Control:
                 self._carry_out(stepper, handlers, verb)
 
     def _wake_up(self, stepper: Stepper) -> None:
-        # What is wrong with the inputs is said in the control period.
-        with contextlib.suppress(FlashRTError):
+        # Whatever is wrong with the inputs is said in the control period, which outlives it.
+        with contextlib.suppress(Exception):
             stepper.source.peek(self._clock_ns(), stepper.motion.not_before_ns)
 
     def _tick(self, stepper: Stepper, now_ns: int) -> None:
