@@ -295,3 +295,15 @@ def test_a_sampler_leaves_bytes_only_where_they_say_all(
     assert isinstance(left.observations[key], BytePicture) == narrow
     assert isinstance(numbers.observations[key], np.ndarray)
     assert left.arrays()[key].tobytes() == numbers.arrays()[key].tobytes()
+
+
+def test_a_closed_session_leaves_pictures_where_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Cameras go on while a node is cleaned up, and after its control thread was lost.
+    apart(monkeypatch)
+    session = PolicySession(camera_policy.make(), pictures=[FRONT])
+    picture = BytePicture(noise(224, 224, 3))
+    staged = session.stage_picture(picture)
+    assert staged is not picture
+    session.close()
+    assert session.stage_picture(picture) is picture
+    assert np.array_equal(staged.pixels_HWC, picture.pixels_HWC)

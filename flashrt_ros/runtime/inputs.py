@@ -21,6 +21,7 @@ class Inputs:
     Attributes:
         act_fetches: Acts begin with the copy from the mirror, since nothing else reads inputs.
         crossing: The mirror may still be read; to be set around what fetches it.
+        slots: Where pictures wait; None where a step does not copy them.
         task: Says which task the observations are written for.
         writer: Of observations.
     """
@@ -41,7 +42,7 @@ class Inputs:
         ports = policy.ports()
         narrow = picture_ports(ports, arena.layout, pictures)
         self._wire = PictureWire(narrow, arena, device) if narrow else None
-        self._slots = PictureSlots(narrow, device) if narrow and self._apart else None
+        self.slots = PictureSlots(narrow, device) if narrow and self._apart else None
         self.act_fetches = self._apart and policy.plan_kind is PlanKind.NONE and self._wire is None
         self.writer = ObservationWriter(ports.observations, arena, {port.key for port in narrow})
         self.crossing = False
@@ -82,10 +83,6 @@ class Inputs:
             mirror.fill_(number)
             self._cross(self._arena.inputs[name], mirror)
             self._numbers[name] = number
-
-    def stage(self, picture: BytePicture) -> BytePicture:
-        """See ``PictureSlots.stage``; as it is where a step does not copy it."""
-        return picture if self._slots is None else self._slots.stage(picture)
 
     def _cross_pictures(self, checked: Checked) -> frozenset[str]:
         """Lets pictures cross that are bytes; all others follow, and overwrite what was stale.

@@ -152,6 +152,7 @@ class PolicySession(Planning):
             seed,
         )
         self._engine = engine
+        self._picture_slots = engine.inputs.slots
         engine.inputs.task = lambda: self.host.task
         key = next(slot for slot in self.layout.state if slot.spec.name == noise.KEY)
         spare = engine.arena.memory.sets
@@ -179,9 +180,11 @@ class PolicySession(Planning):
             picture: Of an observation that may come as bytes; others stay as they are.
 
         Returns:
-            It keeps a place in pinned memory for as long as it lives.
+            It keeps a place in pinned memory for as long as it lives; as given where there is
+            none, and once the session is closed.
         """
-        return self._engine.inputs.stage(picture)
+        slots = self._picture_slots
+        return picture if slots is None else slots.stage(picture)
 
     def check_task(self, task: str) -> str:
         """Returns ``task`` if the policy can take it.
@@ -329,6 +332,7 @@ class PolicySession(Planning):
         """
         if self._arena is None:
             return
+        self._picture_slots = None
         self._engine.close()
         self.store.close()
         self._arena = self._rows = None
