@@ -6,6 +6,8 @@ else a recording would be computed again to other actions than the robot took.
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Callable
 
 import numpy as np
@@ -307,3 +309,16 @@ def test_a_closed_session_leaves_pictures_where_they_are(monkeypatch: pytest.Mon
     session.close()
     assert session.stage_picture(picture) is picture
     assert np.array_equal(staged.pixels_HWC, picture.pixels_HWC)
+
+
+def test_a_closed_session_lets_go_of_its_wire_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    apart(monkeypatch)
+    session = PolicySession(camera_policy.make(), pictures=[FRONT, WRIST])
+    session.step(given(of(session.policy, 0), {FRONT, WRIST}, session.stage_picture))
+    wire = weakref.ref(session._engine.inputs._wire)
+    gc.disable()
+    try:
+        session.close()
+        assert wire() is None, "memory and a graph wait for the garbage collector"
+    finally:
+        gc.enable()

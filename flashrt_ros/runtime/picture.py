@@ -7,6 +7,7 @@ inverse, which rounds otherwise. So a picture is the same to the bit whichever w
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Collection, Iterable
 from typing import Any
@@ -109,7 +110,9 @@ class PictureWire:
             self._places[port.key] = slice(begin, end)
             self._pairs.append((self._section[begin:end].view(shape), arena.inputs[port.buffer]))
             begin += padded(end - begin)
-        self._plan = GraphPlan("pictures", self._widen, device)
+        # It holds what it needs and not the wire, which would hold memory of a closed session.
+        widen = functools.partial(_widen, self._table, self._pairs)
+        self._plan = GraphPlan("pictures", widen, device)
 
     def prepare(self, warm_up: int) -> None:
         """Captures what makes numbers of bytes; see ``GraphPlan.prepare``."""
@@ -139,10 +142,11 @@ class PictureWire:
         self._due.clear()
         self._plan.replay()
 
-    def _widen(self) -> None:
-        for bytes_HWC, values_CHW in self._pairs:
-            # Brought into order while they are small.
-            index_CHW = bytes_HWC.permute(2, 0, 1).to(
-                torch.int32, memory_format=torch.contiguous_format
-            )
-            torch.index_select(self._table, 0, index_CHW.view(-1), out=values_CHW.view(-1))
+
+def _widen(table: torch.Tensor, pairs: Iterable[tuple[torch.Tensor, torch.Tensor]]) -> None:
+    for bytes_HWC, values_CHW in pairs:
+        # Brought into order while they are small.
+        index_CHW = bytes_HWC.permute(2, 0, 1).to(
+            torch.int32, memory_format=torch.contiguous_format
+        )
+        torch.index_select(table, 0, index_CHW.view(-1), out=values_CHW.view(-1))
