@@ -13,7 +13,9 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
+from contract_examples import MS, contract_dict
 from image_messages import (
+    RAW,
     camera_contract,
     compressed,
     encoded,
@@ -24,7 +26,7 @@ from image_messages import (
 )
 
 from flashrt_ros.bench import act_policy, camera_policy
-from flashrt_ros.contract import Sampler
+from flashrt_ros.contract import Contract, Sampler
 from flashrt_ros.contract.image.reader import ImageReader
 from flashrt_ros.contract.image.schema import COMPRESSED
 from flashrt_ros.errors import SpecError
@@ -322,3 +324,30 @@ def test_a_closed_session_lets_go_of_its_wire_at_once(monkeypatch: pytest.Monkey
         assert wire() is None, "memory and a graph wait for the garbage collector"
     finally:
         gc.enable()
+
+
+def test_images_of_a_history_are_calculated_once_and_take_no_place() -> None:
+    image_ = {"topic": "camera", "type": RAW, "size": [4, 6]}
+    history = {"steps": 2, "period_ms": 100, "before": "repeat"}
+    observations = [
+        {"key": "past", "max_age_ms": 150, "image": image_, "history": history},
+        {"key": "now", "max_age_ms": 150, "image": image_},
+    ]
+    contract = Contract.from_dict(contract_dict(observations=observations, start="unchecked"))
+    staged: list[BytePicture] = []
+
+    def stage(picture: BytePicture) -> BytePicture:
+        staged.append(picture)
+        return picture
+
+    samplers = [Sampler(contract, as_bytes=as_bytes) for as_bytes in (True, False)]
+    samplers[0].stage = stage
+    for sampler in samplers:
+        for number in range(3):
+            sampler.put("camera", rgb_image(noise(4, 6, 3, seed=number)), 100 * number * MS)
+    left, numbers = (sampler.sample(200 * MS) for sampler in samplers)
+    assert samplers[0].pictures == {"now"}
+    assert len(staged) == 3, "those of now"
+    assert isinstance(left.observations["now"], BytePicture)
+    for key, values in numbers.arrays().items():
+        assert left.arrays()[key].tobytes() == values.tobytes()

@@ -133,9 +133,11 @@ class Sampler:
             and observation.image is not None
             and crosses_as_bytes(observation.image)
         )
+        # Those of a history are stacked as numbers, which are calculated once.
+        narrow = {o.image for o in contract.observations if o.key in self.pictures}
         for topic, type_name, _ in contract.topics():
             inputs = dict.fromkeys(i for i in contract.inputs() if i.topic == topic)
-            readers = [self._reader(source, as_bytes) for source in inputs]
+            readers = [self._reader(source, source in narrow) for source in inputs]
             images = any(isinstance(source, ImagePart) for source in inputs)
             kept = min(history, IMAGE_HISTORY) if images else history
             window_ns = _window_ns(contract, topic)
