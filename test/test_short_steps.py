@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 from control_rig import Rig
+from keyframe_cases import Told
 from node_policies import FollowChunks
 
 from flashrt_ros.ros.control import Control
@@ -142,3 +143,35 @@ def test_the_control_thread_outlives_a_look_that_fails(monkeypatch: pytest.Monke
     finally:
         assert control.close()
     assert control.lost is None
+
+
+class Picky(Told):
+    """Judges its task by what it sees."""
+
+    task_observes = True
+    broken = False
+
+    def encode_task(self, task: str, observations: Any) -> dict[str, Any]:
+        if self.broken:
+            raise ValueError("out of luck")
+        return super().encode_task(task, observations)
+
+
+def test_a_state_is_whole_where_its_inputs_could_not_be_written() -> None:
+    policy = Picky()
+    session = PolicySession(policy, rollback_depth=4)
+    (port,) = policy.ports().observations
+    seen = {port.key: np.zeros(port.shape, np.float32)}
+    for _ in range(3):
+        session.step(seen)
+    digest = session.state_digest()
+    policy.broken = True
+    with pytest.raises(ValueError, match="out of luck"):
+        session.step(seen)
+    policy.broken = False
+    assert session.state_digest() == digest
+    session.snapshot("whole")
+    session.step(seen)
+    assert session._ring.boundaries()[-1].host.step == 3
+    assert session.rollback(1) == 1
+    assert session.state_digest() == digest

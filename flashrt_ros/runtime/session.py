@@ -227,14 +227,15 @@ class PolicySession(Planning):
         checked = self._engine.check(observations)
         if self.layout.capacity:
             self._check_room("step", self.policy.rows_per_act, turn.commits)
-        with self.device.bind(Lane.CONTROL), Tearing(self, "a step failed"):
+        with self.device.bind(Lane.CONTROL):
+            # They are no state: where they cannot be written, it stays whole.
             if turn.plans or self._engine.act_observes:
                 self._engine.write_inputs(checked)
-            # While inputs cross; they are no state.
-            self._offer_boundary()
-            self._take_turn(turn)
-            planned = self.policy.rows_per_plan if turn.commits else 0
-            return self._take(planned + self.policy.rows_per_act)
+            with Tearing(self, "a step failed"):
+                self._offer_boundary()
+                self._take_turn(turn)
+                planned = self.policy.rows_per_plan if turn.commits else 0
+                return self._take(planned + self.policy.rows_per_act)
 
     def act(self, observations: Mapping[str, object] | None = None, shape: str = "") -> Action:
         """Takes one control step from the present chunk, or from the observation.
@@ -266,11 +267,12 @@ class PolicySession(Planning):
             checked = self._engine.check(observations)
         if self.layout.capacity:
             self._check_room("act", rows, False)
-        with self.device.bind(Lane.CONTROL), Tearing(self, "a step failed"):
+        with self.device.bind(Lane.CONTROL):
             if checked is not None:
                 self._engine.write_inputs(checked)
-            self._offer_boundary()
-            return self._take(rows, shape)
+            with Tearing(self, "a step failed"):
+                self._offer_boundary()
+                return self._take(rows, shape)
 
     def replay_plan(self) -> None:
         """Replays a plan of ``PlanKind.BESIDE`` on what it saw last, to keep the device awake.
