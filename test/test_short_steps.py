@@ -175,3 +175,20 @@ def test_a_state_is_whole_where_its_inputs_could_not_be_written() -> None:
     assert session._ring.boundaries()[-1].host.step == 3
     assert session.rollback(1) == 1
     assert session.state_digest() == digest
+
+
+def test_a_number_that_did_not_cross_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    session = PolicySession(FollowChunks())
+    inputs = session._engine.inputs
+    name = next(iter(session.arena.mirrors))
+    inputs.write_number(name, 3)
+
+    def broken(*_: object) -> None:
+        raise RuntimeError("no copy today")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(inputs, "_cross", broken)
+        with pytest.raises(RuntimeError, match="no copy"):
+            inputs.write_number(name, 4)
+    inputs.write_number(name, 3)
+    assert np.all(session.arena.mirrors[name].numpy() == 3)

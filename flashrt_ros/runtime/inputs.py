@@ -80,6 +80,7 @@ class Inputs:
         # One that stands there need not be waited for.
         if mirror is not None and self._numbers.get(name) != number:
             self._await_crossing()
+            self._numbers.pop(name, None)
             mirror.fill_(number)
             self._cross(self._arena.inputs[name], mirror)
             self._numbers[name] = number
@@ -122,6 +123,7 @@ class Inputs:
             return
         seen = {slot.port.key: None if v is None else np.asarray(v) for slot, v in checked}
         encoded: Mapping[str, torch.Tensor] = self._policy.encode_task(task, seen)
+        self._task_written = None
         for name in self._task_inputs:
             self._arena.mirrors[name].copy_(encoded[name])
         self._task_written = task
