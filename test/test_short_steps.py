@@ -192,3 +192,36 @@ def test_a_number_that_did_not_cross_does_not_count(monkeypatch: pytest.MonkeyPa
             inputs.write_number(name, 4)
     inputs.write_number(name, 3)
     assert np.all(session.arena.mirrors[name].numpy() == 3)
+
+
+WEIGHTS = """
+import sys
+from flashrt_ros.ros.allocator import give_back, keep_memory
+def resident():
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) >> 8
+assert keep_memory()
+before, weights, between = resident(), [], []
+for _ in range(300):
+    weights.append(b"x" * (1 << 20))
+    between.append(bytes(600))
+del weights
+if sys.argv[1] == "given back":
+    give_back()
+print(resident() - before)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="settings of glibc")
+@pytest.mark.parametrize(("word", "least", "most"), [("given back", -9, 50), ("kept", 250, 400)])
+def test_memory_of_weights_that_went_to_a_device_is_given_back(
+    word: str, least: int, most: int
+) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", WEIGHTS, word],
+        check=True,
+        capture_output=True,
+        text=True,
+        cwd=Path(__file__).parents[1],
+    )
+    assert least < int(done.stdout) < most, "MiB; the control: objects between weights keep them"

@@ -31,3 +31,14 @@ def keep_memory() -> bool:
     settings = ((MMAP_THRESHOLD, LARGEST), (TRIM_THRESHOLD, KEPT), (TOP_PAD, STEP))
     taken = [mallopt(name, value) for name, value in settings]
     return all(taken)
+
+
+def give_back() -> None:
+    """Returns what is free to the kernel, wherever it lies in a heap.
+
+    For once: after a policy was loaded, whose weights were on the host and now are on the device.
+    """
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim.argtypes, trim.restype = (ctypes.c_size_t,), ctypes.c_int
+        trim(0)

@@ -16,6 +16,7 @@ from collections.abc import Callable
 import torch
 
 from flashrt_ros.errors import DeadlineError, FlashRTError, InternalError, NotConfiguredError
+from flashrt_ros.ros.allocator import give_back
 from flashrt_ros.ros.handlers import Handlers
 from flashrt_ros.ros.motion import Mode
 from flashrt_ros.ros.previewer import RETRY_S
@@ -130,6 +131,7 @@ class Control:
             # milliseconds, several control periods.
             gc.collect()
             gc.freeze()
+            give_back()
         except BaseException as error:
             self._error = error
             return
