@@ -116,18 +116,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
         lacks what is needed (a GPU, a Python package), 130 interrupted.
     """
     words = list(sys.argv[1:] if arguments is None else arguments)
-    debug = "--debug" in words
+    return in_words(lambda: _run(words), "--debug" in words)
+
+
+def in_words(work: Callable[[], int], debug: bool = False) -> int:
+    """Does the work of a command line, and says its errors in a sentence.
+
+    Args:
+        work: Returns an exit code.
+        debug: Errors are shown with where they come from.
+
+    Returns:
+        As ``main``.
+    """
     try:
-        chosen = next((word for word in words if not word.startswith("-")), None)
-        parsed = _parser(chosen).parse_args(words)
-        if parsed.command is None:
-            _parser(None).print_help()
-            return USAGE
-        try:
-            code: int = parsed.run(parsed)
-        except ModuleNotFoundError as error:  # what the work itself imports, such as a simulator
-            raise _missing(parsed.command, error) from error
-        sys.stdout.flush()
+        return work()
     except FlashRTError as error:
         return _report(error, debug)
     except KeyboardInterrupt:
@@ -142,6 +145,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if debug:
             raise
         return _report(error, debug)
+
+
+def _run(words: Sequence[str]) -> int:
+    chosen = next((word for word in words if not word.startswith("-")), None)
+    parsed = _parser(chosen).parse_args(words)
+    if parsed.command is None:
+        _parser(None).print_help()
+        return USAGE
+    try:
+        code: int = parsed.run(parsed)
+    except ModuleNotFoundError as error:  # what the work itself imports, such as a simulator
+        raise _missing(parsed.command, error) from error
+    sys.stdout.flush()
     return code
 
 

@@ -20,7 +20,7 @@ from flashrt_ros.runtime.session import PolicySession
 
 pytest.importorskip("flashrt_ros.msg")
 
-from flashrt_ros.ros.path_peer import images
+from flashrt_ros.ros.path_peer import images, missed
 
 MS = 1_000_000
 
@@ -60,6 +60,14 @@ def test_steps_without_a_command_of_their_own_do_not_count() -> None:
     assert total == [9.5, 9.25]
     assert waited == [4, 4]
     assert images(steps[:2], []) == ([], [])
+
+
+def test_periods_without_a_step_are_counted_between_the_first_and_the_last() -> None:
+    times_ms = [0.0, 20.4, 39.8, 80.1, 120.0]
+    steps = [SimpleNamespace(header=SimpleNamespace(stamp=stamp(int(t * MS)))) for t in times_ms]
+    assert missed(steps, 50.0) == 2
+    assert missed(steps[:3], 50.0) == 0
+    assert missed(steps[:1], 50.0) == missed([], 50.0) == 0
 
 
 def test_the_policy_plans_in_each_step_and_repeats_itself() -> None:

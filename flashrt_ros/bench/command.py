@@ -77,7 +77,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--seconds",
         type=float,
-        default=0.0,
         metavar="S",
         help="of path: how long to look at the node (default: 30)",
     )
@@ -174,7 +173,7 @@ def _check(arguments: argparse.Namespace) -> None:
         )
     if arguments.warm_up is not None and arguments.warm_up < 0:
         raise InvalidArgumentError(f"--warm-up: expected 0 or more, found {arguments.warm_up}")
-    if arguments.seconds and not 1.0 <= arguments.seconds <= 86_400.0:
+    if arguments.seconds is not None and not 1.0 <= arguments.seconds <= 86_400.0:
         raise InvalidArgumentError(f"--seconds: expected 1 to 86400, found {arguments.seconds:g}")
     if arguments.observations < 1:
         raise InvalidArgumentError(
@@ -225,7 +224,7 @@ def _measure(arguments: argparse.Namespace) -> Figures:
         numerics=arguments.numerics,
         observations=arguments.observations,
         recorded=arguments.recorded,
-        seconds=arguments.seconds,
+        seconds=arguments.seconds or 0.0,
         size_gb=arguments.size_gb,
         size=arguments.size,
         say=on_terminal(),

@@ -99,7 +99,9 @@ def _node(options: Options, size: str, seconds: float) -> Mapping[str, Any]:
         stage.cameras(CAMERAS)
         contract = stage.contract(CAMERAS, "" if size == "large" else RESIZED)
         stage.node(f"{MODULE}:{size}", contract, **node_options(options))
-        recorder = stage.python("flashrt_ros.ros.path_peer", seconds, settle_s(options))
+        recorder = stage.python(
+            "flashrt_ros.ros.path_peer", seconds, settle_s(options), CONTROL_HZ
+        )
         stage.first_line(recorder)
         return stage.result(recorder, seconds + 120.0)
 
@@ -139,7 +141,7 @@ def _report(
 
 def _late(node: Mapping[str, Any]) -> Row:
     p50, p99, largest = node["late_ms"]
-    return Row("node: a control step begins late by", 512, p50, p99, largest, "ms")
+    return Row("node: a control step begins late by, the last 512", 512, p50, p99, largest, "ms")
 
 
 def _steps(session: PolicySession, observation: Mapping[str, object], rounds: int) -> list[float]:

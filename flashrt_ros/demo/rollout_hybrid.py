@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from flashrt_ros.cli import in_words
 from flashrt_ros.demo.arm import Arm
 from flashrt_ros.demo.hybrid_policy import make
 from flashrt_ros.demo.recall import (
@@ -30,6 +31,7 @@ from flashrt_ros.demo.recall import (
 from flashrt_ros.demo.rollout import NOISE_RAD
 from flashrt_ros.demo.task import HOME_RAD, Array
 from flashrt_ros.demo.trial import TIME_LIMIT_S, Judge, wilson
+from flashrt_ros.errors import InvalidArgumentError
 from flashrt_ros.policies.hybrid.decode import ACCEPTED, LAST
 from flashrt_ros.policies.hybrid.policy import HybridPolicy
 from flashrt_ros.runtime.buffers import ROWS_LENGTH
@@ -228,6 +230,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--policy", type=Path, help="directory of other weights")
     parser.add_argument("--json", action="store_true", help="one JSON object instead of a table")
     options = parser.parse_args(argv)
+    if options.episodes < 1:
+        raise InvalidArgumentError(f"--episodes: expected at least 1, found {options.episodes}")
     torch.set_num_threads(1)
     counts, accepted = measure(options.episodes, options.seed, options.experiment, options.policy)
     if options.json:
@@ -245,4 +249,4 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(in_words(main))

@@ -13,9 +13,10 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+from flashrt_ros.cli import in_words
 from flashrt_ros.demo.recall import QUESTION, RATE_HZ, Recall, draw_recalls, goals
 from flashrt_ros.demo.trial import wilson
-from flashrt_ros.errors import DeadlineError
+from flashrt_ros.errors import DeadlineError, InvalidArgumentError
 from flashrt_ros.process import Process, free_domain, node_command, set_environment
 from flashrt_ros.ros.share import shared
 
@@ -153,6 +154,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--policy", default="hybrid_reach", help="directory of other weights")
     options = parser.parse_args(argv)
+    if options.episodes < 1:
+        raise InvalidArgumentError(f"--episodes: expected at least 1, found {options.episodes}")
     directory = Path(tempfile.mkdtemp(prefix="flashrt_ros_recall_"))
     reached = play(options.episodes, options.seed, options.policy, directory)
     low, high = wilson(reached, options.episodes)
@@ -161,4 +164,4 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(in_words(main))

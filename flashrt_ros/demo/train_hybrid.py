@@ -22,6 +22,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 from torch.nn import functional
 
+from flashrt_ros.cli import in_words
 from flashrt_ros.demo.recall import ACTION, GOAL_BOUNDS_M, HOME, OBSERVATIONS, PLACES, goals
 from flashrt_ros.demo.recall_data import (
     STEPS,
@@ -34,12 +35,14 @@ from flashrt_ros.demo.recall_data import (
     tell,
 )
 from flashrt_ros.demo.task import RING_CENTRE_M
+from flashrt_ros.errors import InvalidArgumentError
 from flashrt_ros.policies.hybrid.config import FULL, LINEAR, ModelConfig
 from flashrt_ros.policies.hybrid.parallel import drafted_values, hidden_values
 from flashrt_ros.policies.hybrid.policy import HybridPolicy
 from flashrt_ros.policies.hybrid.robot_config import RobotConfig
 from flashrt_ros.policies.hybrid.robot_head import RobotNetwork
 from flashrt_ros.policies.normalisation import Normaliser
+from flashrt_ros.runtime.device import open_device
 
 BINS = 96
 CONFIG = RobotConfig(
@@ -371,11 +374,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         Exit status.
     """
     default = Options()
-    parser = argparse.ArgumentParser(description="Train the hybrid policy of the recall task.")
+    parser = argparse.ArgumentParser(
+        description="Train the hybrid policy of the recall task.",
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
     parser.add_argument("--out", type=Path, required=True, help="directory to write")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--data", type=Path, help="lives: read if it is there, else written")
-    parser.add_argument("--lives", type=int, default=3000)
+    parser.add_argument("--lives", type=int, default=3000, help="to simulate, without --data")
     parser.add_argument("--threads", type=int, default=2, help="of torch on the CPU")
     for name in ("seed", "updates", "distil", "batch"):
         parser.add_argument(f"--{name}", type=int, default=getattr(default, name))
@@ -384,15 +390,21 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--long-share", type=float, default=default.long_share)
     parser.add_argument("--minutes", type=float, default=0.0, help="cut the updates short")
     given = parser.parse_args(argv)
+    if given.lives < 1:
+        raise InvalidArgumentError(f"--lives: expected at least 1, found {given.lives}")
+    device = open_device(given.device).torch_device
     torch.set_num_threads(given.threads)
     lives = find_lives(given.data, given.seed, given.lives)
     names = Options.__dataclass_fields__
     options = Options(**{name: getattr(given, name) for name in names})
-    network = train(lives, options, torch.device(given.device))
+    network = train(lives, options, device)
     HybridPolicy(CONFIG, network).save(given.out)
-    print(f"written to {given.out}; measure it with python -m flashrt_ros.demo.rollout_hybrid")
+    print(
+        f"written to {given.out}; measure it with "
+        f"python -m flashrt_ros.demo.rollout_hybrid --policy {given.out}"
+    )
     return 0
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(in_words(main))

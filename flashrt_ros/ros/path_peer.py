@@ -1,7 +1,7 @@
 """Times images and commands of the node for the benchmark ``path``.
 
-Run as ``python -m flashrt_ros.ros.path_peer SECONDS SETTLE_S``; prints a JSON line when it begins
-and one at the end. All clocks are those of one machine.
+Run as ``python -m flashrt_ros.ros.path_peer SECONDS SETTLE_S RATE_HZ``; prints a JSON line when it
+begins and one at the end. All clocks are those of one machine.
 """
 
 from __future__ import annotations
@@ -22,11 +22,10 @@ TAIL_S = 0.5
 """For the last messages to come."""
 
 
-def record(seconds: float, settle_s: float) -> None:
-    """Watches the node once it has run for ``settle_s``."""
+def record(seconds: float, settle_s: float, rate_hz: float) -> None:
+    """Watches the node, of so many control periods a second, once it has run for ``settle_s``."""
     steps: list[PolicyStep] = []
     commands: list[tuple[int, int]] = []
-    missed: list[int] = []
     late: list[list[float]] = []
 
     def command(cdr: bytes) -> None:
@@ -36,9 +35,7 @@ def record(seconds: float, settle_s: float) -> None:
     def diagnose(message: DiagnosticArray) -> None:
         for status in message.status:
             for pair in status.values if status.name.endswith("control period") else ():
-                if pair.key == "missed periods":
-                    missed.append(int(pair.value))
-                elif pair.key == LATENESS:
+                if pair.key == LATENESS:
                     late.append([float(word) for word in pair.value.split()])
 
     with spinning("path_recorder") as node:
@@ -47,14 +44,13 @@ def record(seconds: float, settle_s: float) -> None:
         node.create_subscription(DiagnosticArray, "/diagnostics", diagnose, 10)
         wait_for(lambda: any(step.published for step in steps), "a published step")
         time.sleep(settle_s)
-        wait_for(lambda: bool(missed), "diagnostics")
         print(json.dumps({"recording": True}), flush=True)
-        before = missed[-1]
         steps.clear()
         time.sleep(seconds)
         seen = list(steps)
         # What comes once a second must have been said after the last step.
         time.sleep(1.0 + TAIL_S)
+        wait_for(lambda: bool(late), "diagnostics")
         total, waited = images(seen, list(commands))
         print(
             json.dumps(
@@ -63,11 +59,19 @@ def record(seconds: float, settle_s: float) -> None:
                     "waited_ms": waited,
                     "latency_ms": [step.latency_ms for step in seen],
                     "late_ms": late[-1],
-                    "missed": missed[-1] - before,
+                    "missed": missed(seen, rate_hz),
                     "reasons": sorted({step.hold_reason for step in seen if step.hold_reason}),
                 }
             )
         )
+
+
+def missed(steps: list[Any], rate_hz: float) -> int:
+    """Control periods from the first to the last of these steps that have none."""
+    times_s = [step.header.stamp.sec + step.header.stamp.nanosec / 1e9 for step in steps]
+    if not times_s:
+        return 0
+    return max(0, round((times_s[-1] - times_s[0]) * rate_hz) + 1 - len(times_s))
 
 
 def images(steps: list[Any], commands: list[tuple[int, int]]) -> tuple[list[float], list[float]]:
@@ -104,4 +108,4 @@ def images(steps: list[Any], commands: list[tuple[int, int]]) -> tuple[list[floa
 
 
 if __name__ == "__main__":
-    record(float(sys.argv[1]), float(sys.argv[2]))
+    record(*(float(word) for word in sys.argv[1:4]))
