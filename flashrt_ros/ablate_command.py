@@ -92,9 +92,10 @@ def run(arguments: argparse.Namespace) -> int:
 
 def table(report: Ablation) -> str:
     """The findings as text."""
+    cuts = ", ".join(map(str, report.cuts))
     lines = [
-        f"policy {report.family!r} on {report.device}: {len(report.cuts)} cuts after "
-        f"{min(report.cuts)} to {max(report.cuts)} steps, {report.steps} steps behind each"
+        f"policy {report.family!r} on {report.device}: cut after {cuts} control steps, "
+        f"{report.steps} compared behind each"
     ]
     width = max(len(finding.name) for finding in report.findings)
     kind = ""

@@ -4,24 +4,14 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import os
 import sys
-import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, cast
 
 from flashrt_ros import __version__
-from flashrt_ros.errors import (
-    AlreadyExistsError,
-    FlashRTError,
-    InvalidArgumentError,
-    NotFoundError,
-    UnsupportedError,
-)
-
-OK, FAILED, USAGE, UNSUPPORTED, INTERRUPTED = 0, 1, 2, 3, 130
-WRONG_USAGE = (InvalidArgumentError, NotFoundError, AlreadyExistsError)
+from flashrt_ros.errors import NotFoundError
+from flashrt_ros.exit_code import USAGE, in_words
 
 
 class CommandModule(Protocol):
@@ -119,34 +109,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return in_words(lambda: _run(words), "--debug" in words)
 
 
-def in_words(work: Callable[[], int], debug: bool = False) -> int:
-    """Does the work of a command line, and says its errors in a sentence.
-
-    Args:
-        work: Returns an exit code.
-        debug: Errors are shown with where they come from.
-
-    Returns:
-        As ``main``.
-    """
-    try:
-        return work()
-    except FlashRTError as error:
-        return _report(error, debug)
-    except KeyboardInterrupt:
-        return INTERRUPTED
-    except BrokenPipeError:
-        # The reader of our output has gone (`| head`): nothing is left to be said to it.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return OK
-    except SystemExit as leaving:  # argparse's way to end
-        return leaving.code if isinstance(leaving.code, int) else USAGE
-    except Exception as error:
-        if debug:
-            raise
-        return _report(error, debug)
-
-
 def _run(words: Sequence[str]) -> int:
     chosen = next((word for word in words if not word.startswith("-")), None)
     parsed = _parser(chosen).parse_args(words)
@@ -159,19 +121,6 @@ def _run(words: Sequence[str]) -> int:
         raise _missing(parsed.command, error) from error
     sys.stdout.flush()
     return code
-
-
-def _report(error: Exception, debug: bool) -> int:
-    if debug:
-        traceback.print_exception(type(error), error, error.__traceback__)
-    elif isinstance(error, FlashRTError):
-        print(f"flashrt_ros: {error}", file=sys.stderr)
-    else:
-        words = f"{type(error).__name__}: {error}"
-        print(f"flashrt_ros: unexpected {words} (--debug shows where)", file=sys.stderr)
-    if isinstance(error, WRONG_USAGE):
-        return USAGE
-    return UNSUPPORTED if isinstance(error, UnsupportedError) else FAILED
 
 
 def _parser(chosen: str | None) -> argparse.ArgumentParser:

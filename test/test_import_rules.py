@@ -24,6 +24,7 @@ LINE_LIMIT = 450
 # Room to the rooms that it may import; a missing room may import nothing of ours.
 ALLOWED: dict[str, set[str]] = {
     "errors": set(),
+    "exit_code": {"errors"},
     "process": {"errors"},
     "page": {"errors"},
     "hardware": set(),
@@ -49,6 +50,7 @@ ALLOWED: dict[str, set[str]] = {
     "trees": {"errors", "runtime", "policies", "contract", "ros", "bag", "msg", "srv"},
     "demo": {
         "errors",
+        "exit_code",
         "process",
         "runtime",
         "policies",

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from flashrt_ros import cli
+from flashrt_ros.exit_code import OK, USAGE
 from flashrt_ros.hardware.process_usage import Usage, usage_of
 from flashrt_ros.soak_command import judge
 
@@ -170,7 +171,7 @@ def test_usage_of_a_process_is_that_of_the_system() -> None:
     "words", [["--minutes", "0"], ["--minutes", "0.1", "--interval", "2"], ["--rate", "0"]]
 )
 def test_wrong_options_are_refused(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["soak", *words]) == cli.USAGE
+    assert cli.main(["soak", *words]) == USAGE
     assert "at least five intervals" in capsys.readouterr().err
 
 
@@ -179,7 +180,7 @@ def test_wrong_options_are_refused(words: list[str], capsys: pytest.CaptureFixtu
 def test_a_short_soak_of_a_real_node(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "soak.json"
     words = ["soak", "--minutes", "0.2", "--interval", "2", "--json", str(path)]
-    assert cli.main(words) == cli.OK, capsys.readouterr().out
+    assert cli.main(words) == OK, capsys.readouterr().out
     report = json.loads(path.read_text())
     called = {name for sample in report["samples"] for name in sample["calls"]}
     assert {"snapshot", "restore", "rollback", "preview", "save_capsule", "pause"} <= called

@@ -197,3 +197,7 @@ def main() -> int:
     from flashrt_ros.ros.runner import run
 
     return run(ArmNode)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

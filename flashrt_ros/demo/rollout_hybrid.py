@@ -16,7 +16,6 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from flashrt_ros.cli import in_words
 from flashrt_ros.demo.arm import Arm
 from flashrt_ros.demo.hybrid_policy import make
 from flashrt_ros.demo.recall import (
@@ -32,6 +31,7 @@ from flashrt_ros.demo.rollout import NOISE_RAD
 from flashrt_ros.demo.task import HOME_RAD, Array
 from flashrt_ros.demo.trial import TIME_LIMIT_S, Judge, wilson
 from flashrt_ros.errors import InvalidArgumentError
+from flashrt_ros.exit_code import in_words
 from flashrt_ros.policies.hybrid.decode import ACCEPTED, LAST
 from flashrt_ros.policies.hybrid.policy import HybridPolicy
 from flashrt_ros.runtime.buffers import ROWS_LENGTH

@@ -13,10 +13,10 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from flashrt_ros.cli import in_words
 from flashrt_ros.demo.recall import QUESTION, RATE_HZ, Recall, draw_recalls, goals
 from flashrt_ros.demo.trial import wilson
 from flashrt_ros.errors import DeadlineError, InvalidArgumentError
+from flashrt_ros.exit_code import in_words
 from flashrt_ros.process import Process, free_domain, node_command, set_environment
 from flashrt_ros.ros.share import shared
 

@@ -22,7 +22,6 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 from torch.nn import functional
 
-from flashrt_ros.cli import in_words
 from flashrt_ros.demo.recall import ACTION, GOAL_BOUNDS_M, HOME, OBSERVATIONS, PLACES, goals
 from flashrt_ros.demo.recall_data import (
     STEPS,
@@ -36,6 +35,7 @@ from flashrt_ros.demo.recall_data import (
 )
 from flashrt_ros.demo.task import RING_CENTRE_M
 from flashrt_ros.errors import InvalidArgumentError
+from flashrt_ros.exit_code import in_words
 from flashrt_ros.policies.hybrid.config import FULL, LINEAR, ModelConfig
 from flashrt_ros.policies.hybrid.parallel import drafted_values, hidden_values
 from flashrt_ros.policies.hybrid.policy import HybridPolicy
