@@ -121,7 +121,7 @@ def test_each_buffer_of_a_hybrid_robot(device: str) -> None:
 
 @on_devices
 def test_each_buffer_of_a_random_hybrid(device: str) -> None:
-    report = ablate(random_hybrid("tiny", device), device, cuts=6, steps=8, latest=4)
+    report = ablate(random_hybrid("tiny", device), device, cuts=4, steps=4, latest=4)
     check_hybrid(report)
     assert report.find("token.last").verdict == "diverges"
     assert report.find("mtp.*").verdict == "acceptance changes"

@@ -15,7 +15,7 @@ from flashrt_ros.testing.drive import TOKENS_OF_A_STEP
 
 ON_GPU, ON_CPU = (100, 256), (20, 64)
 """Boundaries, and tokens behind each."""
-LATEST_CUT, CAPACITY = 150, 4096
+LATEST_CUT, QUICK_CUT, CAPACITY = 150, 6, 4096
 """Steps before a cut, and rows that suffice for them and for the tokens behind it."""
 
 
@@ -23,13 +23,13 @@ def run(options: Options) -> Result:
     """Compares at every boundary."""
     setting = setting_of(options)
     options.say("making the model")
-    policy = random_hybrid(setting.size, options.device, CAPACITY)
+    policy = random_hybrid(setting.size, options.device, 1024 if options.quick else CAPACITY)
     words = words_of(policy.model, setting.size)
     result = Result("continuation", f"restore, then greedy tokens: {words}")
     cuts, tokens = (3, 32) if options.quick else ON_GPU if options.cuda else ON_CPU
-    steps = tokens // TOKENS_OF_A_STEP
+    steps, latest = tokens // TOKENS_OF_A_STEP, QUICK_CUT if options.quick else LATEST_CUT
     options.say(f"{cuts} boundaries, {tokens} tokens behind each")
-    report = ablate(policy, options.device, cuts, steps, latest=LATEST_CUT, controls_alone=True)
+    report = ablate(policy, options.device, cuts, steps, latest=latest, controls_alone=True)
     options.say("")
     full, nothing = report.find(FULL), report.find(NOTHING)
     result.counts += [
