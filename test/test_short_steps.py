@@ -1,4 +1,4 @@
-"""What shortens a control step without changing what it does: memory, and looking ahead.
+"""What shortens a control step without changing what it does: memory, and fewer waits.
 
 Each is held to leave no trace; what it is worth is measured by ``flashrt_ros bench path``.
 """
@@ -7,21 +7,16 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import threading
-import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from control_rig import Rig
 from keyframe_cases import Told
 from node_policies import FollowChunks
 
-from flashrt_ros.ros.control import Control
 from flashrt_ros.runtime.session import PolicySession
 
-LIMIT_S = 30.0
 RESIDENT = """
 import resource, sys
 from flashrt_ros.ros.allocator import keep_memory
@@ -57,34 +52,6 @@ def test_memory_of_a_message_is_cleared_once() -> None:
     assert faults("given back") > 10_000, "control: each block is mapped anew"
 
 
-def test_the_control_thread_looks_once_before_each_period(monkeypatch: pytest.MonkeyPatch) -> None:
-    rig, looked, enough = Rig(), [], threading.Event()
-    ticks: list[int] = []
-    peek, tick = rig.inputs.peek, rig.stepper.tick
-
-    def counted(now_ns: int, not_before_ns: int) -> Any:
-        looked.append(len(ticks))
-        return peek(now_ns, not_before_ns)
-
-    def ticked(now_ns: int) -> None:
-        ticks.append(now_ns)
-        tick(now_ns)
-        if len(ticks) == 8:
-            enough.set()
-
-    monkeypatch.setattr(rig.inputs, "peek", counted)
-    monkeypatch.setattr(rig.stepper, "tick", ticked)
-    control = Control(lambda: rig.stepper, rig.out, 0.05, 1)
-    control.start()
-    try:
-        assert enough.wait(LIMIT_S)
-    finally:
-        assert control.close()
-    # On a machine that is busy a period may begin late, and then there is nothing to wait for.
-    assert len(looked) == len(set(looked)), "at most once before each"
-    assert len(looked) >= 4
-
-
 def test_a_number_that_stands_is_not_written_again(monkeypatch: pytest.MonkeyPatch) -> None:
     session = PolicySession(FollowChunks())
     inputs, crossed = session._engine.inputs, []
@@ -95,54 +62,6 @@ def test_a_number_that_stands_is_not_written_again(monkeypatch: pytest.MonkeyPat
         inputs.write_number(name, number)
         assert np.all(session.arena.mirrors[name].numpy() == number)
     assert len(crossed) == 3
-
-
-def test_what_keeps_warm_does_not_begin_just_before_a_period(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    rig, enough = Rig(hold=True), threading.Event()
-    begun: list[float] = []
-    ticks: list[float] = []
-    tick, step = rig.stepper.tick, rig.session.step
-    rig.options.keep_warm_s = 0.23
-
-    def ticked(now_ns: int) -> None:
-        ticks.append(time.monotonic())
-        tick(now_ns)
-
-    def stepped(observations: Any) -> Any:
-        begun.append(time.monotonic() - ticks[-1])
-        if len(begun) == 6:
-            enough.set()
-        return step(observations)
-
-    monkeypatch.setattr(rig.stepper, "tick", ticked)
-    monkeypatch.setattr(rig.session, "step", stepped)
-    control = Control(lambda: rig.stepper, rig.out, 0.1, 1)
-    control.start()
-    try:
-        assert enough.wait(LIMIT_S)
-    finally:
-        assert control.close()
-    # The first may come before the first period; on a machine that is busy one more is off.
-    assert sorted(begun)[3] < 0.05
-
-
-def test_the_control_thread_outlives_a_look_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    rig, looked = Rig(), threading.Event()
-
-    def failing(now_ns: int, not_before_ns: int) -> Any:
-        looked.set()
-        raise RuntimeError("out of luck")
-
-    monkeypatch.setattr(rig.inputs, "peek", failing)
-    control = Control(lambda: rig.stepper, rig.out, 0.05, 1)
-    control.start()
-    try:
-        assert looked.wait(LIMIT_S)
-    finally:
-        assert control.close()
-    assert control.lost is None
 
 
 class Picky(Told):

@@ -6,7 +6,6 @@ is answered at once and not at the next control period only.
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import threading
 import time
@@ -29,9 +28,6 @@ from flashrt_ros.runtime.device import Lane
 
 IDLE_S = 1.0
 """How often the thread looks around while the node is inactive."""
-EARLY_S = 1e-3
-"""Before a control period the thread wakes up and looks at the inputs for nobody, so that the
-period finds them, and what reads them, in the processor's caches."""
 
 
 class Control:
@@ -169,12 +165,11 @@ class Control:
 
     def _loop(self, stepper: Stepper, handlers: Handlers) -> None:
         deadline_ns: int | None = None
-        awake = False
         while not self._stopping:
             active = stepper.motion.active
             now_ns = self._clock_ns()
             if not active:
-                deadline_ns, awake = None, False
+                deadline_ns = None
                 stepper.timing.last_tick_ns = 0
                 stepper.resumption.overtaken()
                 stepper.publish_status()
@@ -183,7 +178,6 @@ class Control:
             if deadline_ns is not None and now_ns >= deadline_ns:
                 stepper.timing.late_ms.add((now_ns - deadline_ns) / 1e6)
                 self._tick(stepper, now_ns)
-                awake = False
                 deadline_ns = self._next(stepper, deadline_ns)
                 # Steps that take longer than their period must not keep verbs from their turn.
                 for _ in range(QUEUE_LENGTH):
@@ -191,19 +185,11 @@ class Control:
                         break
                     self._carry_out(stepper, handlers, verb)
                 continue
-            # Once awake nothing long is begun: the period is near.
-            if not awake and self._keep_warm(stepper, now_ns):
+            if self._keep_warm(stepper, now_ns):
                 continue
             idle_s = min(IDLE_S, stepper.warmth.patience_s)
             wait_s = idle_s if deadline_ns is None else (deadline_ns - now_ns) / 1e9
             waiting = stepper.previewer.waiting
-            if deadline_ns is not None and not awake and not waiting:
-                if verb := self.queue.get(max(wait_s - EARLY_S, 0.0)):
-                    self._carry_out(stepper, handlers, verb)
-                elif self._clock_ns() < deadline_ns:
-                    awake = True
-                    self._wake_up(stepper)
-                continue
             verb = self.queue.get(0.0 if waiting else wait_s)
             if verb is None and waiting:
                 if stepper.previewer.turn(self._clock_ns(), deadline_ns):
@@ -211,11 +197,6 @@ class Control:
                 verb = self.queue.get(min(wait_s, RETRY_S))
             if verb is not None:
                 self._carry_out(stepper, handlers, verb)
-
-    def _wake_up(self, stepper: Stepper) -> None:
-        # Whatever is wrong with the inputs is said in the control period, which outlives it.
-        with contextlib.suppress(Exception):
-            stepper.source.peek(self._clock_ns(), stepper.motion.not_before_ns)
 
     def _tick(self, stepper: Stepper, now_ns: int) -> None:
         try:

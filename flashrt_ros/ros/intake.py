@@ -172,10 +172,6 @@ class Intake:
                 return self.sampler.sample(0)
             return self.sampler.sample(now_ns, not_before_ns)
 
-    def peek(self, now_ns: int, not_before_ns: int) -> Sample:
-        """See ``Source.peek``."""
-        return self.sampler.sample(now_ns, not_before_ns)
-
     def task(self) -> TaskText | None:
         """See ``Sample.task``."""
         return self.sampler.task()
