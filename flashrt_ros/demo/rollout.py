@@ -18,7 +18,16 @@ import torch
 from flashrt_ros.demo.arm import CONTROL_HZ, Arm
 from flashrt_ros.demo.policy import make
 from flashrt_ros.demo.task import CUE_S, HOME_RAD, Array, observation
-from flashrt_ros.demo.trial import BUMP_S, TIME_LIMIT_S, Judge, Trial, draw_trials, wilson
+from flashrt_ros.demo.trial import (
+    BUMP_S,
+    TIME_LIMIT_S,
+    Judge,
+    Trial,
+    draw_trials,
+    episodes,
+    wilson,
+)
+from flashrt_ros.exit_code import in_words
 from flashrt_ros.runtime.session import PolicySession
 
 NOISE_RAD = 0.0005
@@ -133,7 +142,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         Exit status.
     """
     parser = argparse.ArgumentParser(description="Success of the demonstration's policy.")
-    parser.add_argument("--episodes", type=int, default=200)
+    parser.add_argument("--episodes", type=episodes, default=200)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--experiment", action="store_true", help="also restore, reset, as it is")
     parser.add_argument("--json", action="store_true", help="one JSON object instead of a table")
@@ -153,4 +162,4 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(in_words(main))

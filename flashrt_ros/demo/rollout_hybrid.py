@@ -29,8 +29,7 @@ from flashrt_ros.demo.recall import (
 )
 from flashrt_ros.demo.rollout import NOISE_RAD
 from flashrt_ros.demo.task import HOME_RAD, Array
-from flashrt_ros.demo.trial import TIME_LIMIT_S, Judge, wilson
-from flashrt_ros.errors import InvalidArgumentError
+from flashrt_ros.demo.trial import TIME_LIMIT_S, Judge, episodes, wilson
 from flashrt_ros.exit_code import in_words
 from flashrt_ros.policies.hybrid.decode import ACCEPTED, LAST
 from flashrt_ros.policies.hybrid.policy import HybridPolicy
@@ -224,14 +223,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         Exit status.
     """
     parser = argparse.ArgumentParser(description="Success of the hybrid policy.")
-    parser.add_argument("--episodes", type=int, default=100)
+    parser.add_argument("--episodes", type=episodes, default=100)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--experiment", action="store_true", help="also interrupted episodes")
     parser.add_argument("--policy", type=Path, help="directory of other weights")
     parser.add_argument("--json", action="store_true", help="one JSON object instead of a table")
     options = parser.parse_args(argv)
-    if options.episodes < 1:
-        raise InvalidArgumentError(f"--episodes: expected at least 1, found {options.episodes}")
     torch.set_num_threads(1)
     counts, accepted = measure(options.episodes, options.seed, options.experiment, options.policy)
     if options.json:

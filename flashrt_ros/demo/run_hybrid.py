@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from flashrt_ros.demo.recall import QUESTION, RATE_HZ, Recall, draw_recalls, goals
-from flashrt_ros.demo.trial import wilson
-from flashrt_ros.errors import DeadlineError, InvalidArgumentError
+from flashrt_ros.demo.trial import episodes, wilson
+from flashrt_ros.errors import DeadlineError
 from flashrt_ros.exit_code import in_words
 from flashrt_ros.process import Process, free_domain, node_command, set_environment
 from flashrt_ros.ros.share import shared
@@ -150,12 +150,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         Exit status: 0 if most episodes were a success.
     """
     parser = argparse.ArgumentParser(description="The hybrid policy through its node.")
-    parser.add_argument("--episodes", type=int, default=10)
+    parser.add_argument("--episodes", type=episodes, default=10)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--policy", default="hybrid_reach", help="directory of other weights")
     options = parser.parse_args(argv)
-    if options.episodes < 1:
-        raise InvalidArgumentError(f"--episodes: expected at least 1, found {options.episodes}")
     directory = Path(tempfile.mkdtemp(prefix="flashrt_ros_recall_"))
     reached = play(options.episodes, options.seed, options.policy, directory)
     low, high = wilson(reached, options.episodes)

@@ -21,6 +21,7 @@ from torch import nn
 from flashrt_ros.demo.arm import JOINTS
 from flashrt_ros.demo.crowd import Crowd
 from flashrt_ros.demo.task import RING_CENTRE_M, TARGET_COUNT
+from flashrt_ros.exit_code import in_words
 from flashrt_ros.policies.normalisation import Normaliser
 from flashrt_ros.policies.recurrent import RecurrentPolicy
 from flashrt_ros.policies.recurrent_config import RecurrentConfig, VectorConfig
@@ -260,4 +261,4 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(in_words(main))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import enum
 from dataclasses import dataclass, field
 
@@ -111,6 +112,17 @@ class Judge:
         self.nearest_m = min(self.nearest_m, distance)
         self.inside_s = self.inside_s + passed_s if distance <= TOLERANCE_M else 0.0
         return self.inside_s >= self.dwell_s - 1e-9
+
+
+def episodes(text: str) -> int:
+    """A number of episodes, as a command line says it.
+
+    Raises:
+        ArgumentTypeError: It is none, or below one.
+    """
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"expected a number from 1 on, found {text!r}")
+    return int(text)
 
 
 def wilson(successes: int, trials: int, z: float = 1.96) -> tuple[float, float]:
