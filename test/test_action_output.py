@@ -6,6 +6,7 @@ These are the last lines of code before a motor, so the bounds are properties ov
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flashrt_ros.contract import ActionShaper, Contract
+from flashrt_ros.contract.messages import OUTPUT_TYPES
 from flashrt_ros.errors import ContractError
 
 TWIST = {
@@ -109,6 +111,33 @@ def test_no_command_leaves_limits_or_steps(
         last = shaped.commands
 
 
+EDGES = st.sampled_from(
+    [-3.0, -2.0, 2.0, 3.0, 0.2, 0.1 + 0.2, 0.0, -0.0, math.nextafter(0.2, 1.0)]
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    action=st.tuples(NUMBERS | EDGES, NUMBERS | EDGES),
+    last=st.tuples(NUMBERS | EDGES, NUMBERS | EDGES),
+    refuse=st.booleans(),
+)
+def test_what_is_within_limits_at_first_sight_is_within_them(
+    action: tuple[float, float], last: tuple[float, float], refuse: bool
+) -> None:
+    ours = shaper(on_limit="refuse" if refuse else "clamp")
+    (output,) = ours.contract.actions
+    wanted, before = np.array(action), np.array(last)
+    if ours._is_within(output, wanted, before):
+        given_, words, reason = ours._clip(output, wanted, before)
+        assert given_.tolist() == wanted.tolist()
+        assert not words
+        assert not reason
+    else:
+        clipped = ours._clip(output, wanted, before)
+        assert not np.isfinite(wanted).all() or clipped[0].tolist() != list(action) or clipped[2]
+
+
 def test_without_a_last_command_there_is_no_step_limit() -> None:
     ours = shaper()
     for last in (None, {}, ours.at_rest(None)):
@@ -170,6 +199,26 @@ def test_array_and_twist_fields() -> None:
             "angular": {"x": 0.0, "y": 0.0, "z": 0.25},
         },
     }
+
+
+def _leaves(fields: Any, path: str = "") -> set[str]:
+    """Paths of what is written; a list counts as one, whatever is in it."""
+    if not isinstance(fields, dict):
+        return {path}
+    return {leaf for name, value in fields.items() for leaf in _leaves(value, f"{path}/{name}")}
+
+
+@pytest.mark.parametrize("type_name", OUTPUT_TYPES)
+def test_every_message_of_an_output_writes_the_same_fields(type_name: str) -> None:
+    """So one message can be filled again and again, and nothing of the last one stays."""
+    kind = OUTPUT_TYPES[type_name]
+    names = kind.labels or tuple("abcdefg")[: kind.count or 2]
+    (output,) = shaper().contract.actions
+    output = replace(output, type=type_name, names=names, field=kind.fields[0])
+    values = np.arange(1.0, 8.0 if "pose" in kind.fields else 1.0 + len(names))
+    moving, resting = (kind.encode(output, values, 5, rests) for rests in (False, True))
+    assert _leaves(moving) == _leaves(resting)
+    assert len(_leaves(moving)) >= 1
 
 
 def test_stop_messages_hold_positions_and_zero_the_rest() -> None:

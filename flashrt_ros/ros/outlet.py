@@ -109,7 +109,7 @@ class RosOutlet:
                 profile,
                 event_callbacks=PublisherEventCallbacks(incompatible_qos=incompatible),
             )
-            self._commands[output.topic] = (publisher, cls)
+            self._commands[output.topic] = (publisher, cls())
             name = f"~/shadow/{below(output.topic)}"
             self._shadows[output.topic] = self._node.create_publisher(cls, name, 10)
             if profile.liveliness == LivelinessPolicy.MANUAL_BY_TOPIC:
@@ -142,14 +142,16 @@ class RosOutlet:
     def send(self, commands: Sequence[Command]) -> None:
         """Publishes commands."""
         for command in commands:
-            publisher, cls = self._commands[command.output.topic]
-            publisher.publish(messages.fill(cls(), command.fields))
+            publisher, message = self._commands[command.output.topic]
+            # Always the same one: its fields are those of the contract, and all are written.
+            publisher.publish(messages.fill(message, command.fields))
 
     def shadow(self, commands: Sequence[Command]) -> None:
         """Publishes below ``~/shadow``."""
         for command in commands:
-            _, cls = self._commands[command.output.topic]
-            self._shadows[command.output.topic].publish(messages.fill(cls(), command.fields))
+            _, message = self._commands[command.output.topic]
+            shadow = self._shadows[command.output.topic]
+            shadow.publish(messages.fill(message, command.fields))
 
     def flush(self, timeout_s: float) -> bool:
         """Waits for acknowledgements of reliable subscribers, at most ``timeout_s`` in all."""
