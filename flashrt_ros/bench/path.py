@@ -6,6 +6,7 @@ timed in the same run, before and after, with nothing else at work.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -37,6 +38,8 @@ MODULE = "flashrt_ros.bench.act_policy"
 TARGET = "on a GPU: p50 <= 2 ms"
 SECONDS, QUICK_SECONDS = 30.0, 2.0
 RESIZED = "steps: [{resize: [32, 48]}]"
+SPARE_CPUS = 4
+"""With fewer than these the control thread gets none of its own."""
 
 
 def run(options: Options) -> Result:
@@ -98,12 +101,21 @@ def _node(options: Options, size: str, seconds: float) -> Mapping[str, Any]:
         stage.peer("arm", names=joint_names(JOINTS), rate_hz=CONTROL_HZ)
         stage.cameras(CAMERAS)
         contract = stage.contract(CAMERAS, "" if size == "large" else RESIZED)
-        stage.node(f"{MODULE}:{size}", contract, **node_options(options))
+        parameters = node_options(options)
+        if cpus := _spare_cpus():
+            parameters["cpu_affinity"] = f'"{cpus}"'
+        stage.node(f"{MODULE}:{size}", contract, **parameters)
         recorder = stage.python(
             "flashrt_ros.ros.path_peer", seconds, settle_s(options), CONTROL_HZ
         )
         stage.first_line(recorder)
         return stage.result(recorder, seconds + 120.0)
+
+
+def _spare_cpus() -> str:
+    """The last two CPUs for the control thread, as ``config/thor.yaml`` gives it two; or any."""
+    cpus = sorted(os.sched_getaffinity(0))
+    return ",".join(map(str, cpus[-2:])) if len(cpus) >= SPARE_CPUS else ""
 
 
 def _report(
@@ -133,6 +145,7 @@ def _report(
         "image published: just before the camera's call of publish; command received: in the",
         "callback of another process. Each image counts once, in the first step that used it.",
         "Cameras and control loop are not in step, so an image waits up to a control period.",
+        f"CPUs of the control thread: {_spare_cpus() or 'any'}.",
         "To be reached: all periods kept, too (--seconds 300).",
     ]
     if node["reasons"]:

@@ -99,8 +99,8 @@ def camera(topic: str, height: int, width: int, rate_hz: float) -> None:
         message = Image(height=height, width=width, encoding="rgb8", step=3 * width)
         deadline_s = time.monotonic()
         while True:
-            message.header.stamp = node.get_clock().now().to_msg()
             message.data = frames[int(deadline_s * rate_hz) % len(frames)]
+            message.header.stamp = node.get_clock().now().to_msg()
             publisher.publish(message)
             deadline_s += 1.0 / rate_hz
             time.sleep(max(deadline_s - time.monotonic(), 0.0))
