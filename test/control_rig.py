@@ -95,6 +95,9 @@ class Inputs:
     def sample(self, now_ns: int, not_before_ns: int) -> Sample:
         return self.sampler.sample(now_ns, not_before_ns)
 
+    def peek(self, now_ns: int, not_before_ns: int) -> Sample:
+        return self.sampler.sample(now_ns, not_before_ns)
+
     def take_jump(self) -> tuple[int, str] | None:
         jump, self.jump = self.jump, None
         return jump

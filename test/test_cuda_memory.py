@@ -1,7 +1,8 @@
 """A GPU without a byte left: what was allocated at configure goes on, and refusals are refusals.
 
 Other processes take memory whenever they like. A verb that asked the driver for some would then
-fail in the middle, or take the arm with it.
+fail in the middle, or take the arm with it. For want of memory tests that run beside these on the same
+GPU may fail: run them alone.
 """
 
 from __future__ import annotations

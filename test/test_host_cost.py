@@ -8,6 +8,7 @@ import copy
 import dataclasses
 
 import pytest
+import session_checks as checks
 import torch
 from toy_policies import ToyRecurrent, observations
 
@@ -71,6 +72,7 @@ def test_a_snapshot_without_a_free_slot_still_evicts(device: str) -> None:
     session.drop("c1")
     session.snapshot("ahead")
     assert session.last_evicted == []
+    checks.settle(session)
     assert session.store.get("ahead").segment.bytes.equal(session.arena.fixed)
 
 

@@ -91,6 +91,23 @@ def run(
     return np.stack(actions), inputs
 
 
+def foreseen(
+    session: PolicySession, ways: list[set[str]], wrong: set[int]
+) -> tuple[np.ndarray, bytes]:
+    """The same, with the pictures of each step foreseen, and others before the ``wrong`` ones."""
+    policy = session.policy
+    actions = []
+    for step, narrow in enumerate(ways):
+        seen = given(of(policy, step), narrow, session.stage_picture)
+        other = of(policy, 50 + step)
+        session.foresee(given(other, {FRONT, WRIST}) if step in wrong else seen)
+        actions.append(session.step(seen).values.numpy())
+    session.device.synchronize()
+    inputs = session.arena.input_section.cpu().numpy().tobytes()
+    session.close()
+    return np.stack(actions), inputs
+
+
 def check_same_actions(make: MakePolicy, device: str) -> None:
     """Bytes, numbers and both in turn give the same bits; other bytes do not."""
     ways: list[set[str]] = [{FRONT, WRIST}, {FRONT}, set(), {WRIST}, {WRIST}, {FRONT, WRIST}]
@@ -109,6 +126,10 @@ def check_same_actions(make: MakePolicy, device: str) -> None:
     staged = run(session, ways, session.stage_picture)
     assert np.array_equal(staged[0], numbers[0])
     assert staged[1] == numbers[1]
+    for wrong in (set(), {1, 2, 4}, set(range(6))):
+        found = foreseen(PolicySession(make(), device, pictures=both), ways, wrong)
+        assert np.array_equal(found[0], numbers[0])
+        assert found[1] == numbers[1]
 
 
 @every_policy
@@ -179,6 +200,70 @@ def test_a_staged_picture_has_its_place_as_long_as_it_lives(
     rest = [session.stage_picture(more) for _ in range(2 * SLOTS)]
     assert first not in {picture.pixels_HWC.ctypes.data for picture in rest}
     assert rest[-1] is more
+
+
+@pytest.mark.parametrize("crosses", [False, True])
+def test_a_picture_that_is_there_does_not_cross_again(
+    crosses: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if crosses:
+        apart(monkeypatch)
+    session = PolicySession(camera_policy.make(), pictures=[FRONT, WRIST])
+    wire = session._engine.inputs._wire
+    assert wire is not None
+    count, replay = [], wire._plan.replay
+    monkeypatch.setattr(wire._plan, "replay", lambda: (count.append(1), replay()))
+    first = given(of(session.policy, 0), {FRONT, WRIST})
+    other = {**first, WRIST: given(of(session.policy, 1), {WRIST})[WRIST]}
+    numbers = {**first, FRONT: np.asarray(first[FRONT])}
+    for seen, expected in (
+        (first, 1),
+        (first, 1),
+        (other, 2),
+        (first, 3),  # the wrist's came back
+        (numbers, 3),
+        (first, 4),  # numbers stood in its place
+    ):
+        session.step(seen)
+        assert len(count) == expected
+    session.foresee(other)
+    session.step(other)
+    assert len(count) == 5
+    # So a picture must not change; one that does is not noticed.
+    before = session.step(other)
+    other[WRIST].pixels_HWC[:] = 0  # type: ignore[attr-defined]
+    session.step(other)
+    assert len(count) == 5
+    assert before is not None
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+def test_a_picture_whose_copy_has_failed_crosses_again(
+    ahead: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    apart(monkeypatch)
+    first, second = (PolicySession(camera_policy.make(), pictures=[FRONT, WRIST]) for _ in "ab")
+    seen = given(of(first.policy, 0), {FRONT, WRIST})
+    later = given(of(first.policy, 1), {FRONT, WRIST})
+    for session in (first, second):
+        session.step(seen)
+    copy, failures = type(first.device).copy_, [1]
+
+    def failing(device: CpuDevice, target: torch.Tensor, source: torch.Tensor) -> None:
+        if failures:
+            failures.pop()
+            raise RuntimeError("out of luck")
+        copy(device, target, source)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(type(first.device), "copy_", failing)
+        with pytest.raises(RuntimeError, match="out of luck"):
+            (first.foresee if ahead else first.step)(later)
+    assert not failures
+    again, expected = (s.step(later).values.numpy() for s in (first, second))
+    assert np.array_equal(again, expected)
+    stale = second.step(seen).values.numpy()
+    assert not np.array_equal(stale, expected), "control: other pictures, another action"
 
 
 def test_nothing_is_staged_where_nothing_crosses() -> None:

@@ -6,6 +6,7 @@ is answered at once and not at the next control period only.
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import threading
 import time
@@ -28,6 +29,12 @@ from flashrt_ros.runtime.device import Lane
 
 IDLE_S = 1.0
 """How often the thread looks around while the node is inactive."""
+EARLY_NS = 1_000_000
+"""So long before a control period the thread looks at the inputs where pictures cross to a device:
+those that the period will see are there then, unless others have come meanwhile. It looks until
+the period begins, so that this finds its code and data in the processor's caches, too."""
+EARLY_SHARE = 10
+"""Of so many parts of a control period this takes at most one."""
 
 
 class Control:
@@ -185,10 +192,13 @@ class Control:
                         break
                     self._carry_out(stepper, handlers, verb)
                 continue
-            if self._keep_warm(stepper, now_ns):
+            wait_s = min(IDLE_S, stepper.warmth.patience_s)
+            near = False
+            if deadline_ns is not None:
+                wait_s = max(deadline_ns - self._early_ns(stepper) - now_ns, 0) / 1e9
+                near = not wait_s
+            if not near and self._keep_warm(stepper, now_ns):
                 continue
-            idle_s = min(IDLE_S, stepper.warmth.patience_s)
-            wait_s = idle_s if deadline_ns is None else (deadline_ns - now_ns) / 1e9
             waiting = stepper.previewer.waiting
             verb = self.queue.get(0.0 if waiting else wait_s)
             if verb is None and waiting:
@@ -197,6 +207,20 @@ class Control:
                 verb = self.queue.get(min(wait_s, RETRY_S))
             if verb is not None:
                 self._carry_out(stepper, handlers, verb)
+            elif near:
+                self._look_ahead(stepper)
+
+    def _early_ns(self, stepper: Stepper) -> int:
+        if stepper.session.foresees and stepper.motion.wants_to_move:
+            return min(EARLY_NS, self._period_ns // EARLY_SHARE)
+        return 0
+
+    def _look_ahead(self, stepper: Stepper) -> None:
+        # Whatever is wrong with the inputs is said in the control period, which outlives it.
+        with contextlib.suppress(Exception):
+            sample = stepper.source.peek(self._clock_ns(), stepper.motion.not_before_ns)
+            if not sample.faults:
+                stepper.session.foresee(sample.observations)
 
     def _tick(self, stepper: Stepper, now_ns: int) -> None:
         try:

@@ -167,10 +167,18 @@ class Intake:
         """See ``Sampler.sample``."""
         with self._lock:
             self._sampled_ns = time.monotonic_ns()
-            if self._jump is not None:
-                # Told first, see take_jump; as of now there is nothing to act on.
-                return self.sampler.sample(0)
-            return self.sampler.sample(now_ns, not_before_ns)
+            return self._sample(now_ns, not_before_ns)
+
+    def peek(self, now_ns: int, not_before_ns: int) -> Sample:
+        """See ``Source.peek``."""
+        with self._lock:
+            return self._sample(now_ns, not_before_ns)
+
+    def _sample(self, now_ns: int, not_before_ns: int) -> Sample:
+        if self._jump is not None:
+            # Told first, see take_jump; as of now there is nothing to act on.
+            return self.sampler.sample(0)
+        return self.sampler.sample(now_ns, not_before_ns)
 
     def task(self) -> TaskText | None:
         """See ``Sample.task``."""

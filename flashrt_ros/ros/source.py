@@ -14,6 +14,9 @@ class Source(Protocol):
     def sample(self, now_ns: int, not_before_ns: int) -> Sample:
         """Observations as of ``now_ns``, from messages received at ``not_before_ns`` or later."""
 
+    def peek(self, now_ns: int, not_before_ns: int) -> Sample:
+        """The same for nobody: the time of the last sample stays what it was."""
+
     def take_jump(self) -> tuple[int, str] | None:
         """The last jump back in time not yet taken: steady receive time, and words."""
 

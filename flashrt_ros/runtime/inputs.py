@@ -85,6 +85,16 @@ class Inputs:
             self._cross(self._arena.inputs[name], mirror)
             self._numbers[name] = number
 
+    @property
+    def foresees(self) -> bool:
+        """Whether pictures may cross ahead of ``write``."""
+        return self._wire is not None
+
+    def foresee(self, checked: Checked) -> None:
+        """Lets pictures cross that the next ``write`` will bring; all else follows then."""
+        self._await_crossing()
+        self._cross_pictures(checked)
+
     def _cross_pictures(self, checked: Checked) -> frozenset[str]:
         """Lets pictures cross that are bytes; all others follow, and overwrite what was stale.
 
@@ -97,9 +107,9 @@ class Inputs:
             if isinstance(value, BytePicture):
                 self._wire.write(slot.port.key, value)
                 narrow.add(slot.port.buffer)
-        if narrow:
-            self._wire.cross()
-            self.crossing = self._apart
+            else:
+                self._wire.forget(slot.port.key)
+        self.crossing |= self._wire.cross()
         return frozenset(narrow)
 
     def _beside(self, narrow: frozenset[str]) -> list[slice]:

@@ -100,8 +100,11 @@ class PictureWire:
         self._apart = self._mirror is not self._section
         self._places: dict[str, slice] = {}
         self._due: list[tuple[torch.Tensor, torch.Tensor]] = []
-        # A slot that crosses must not be taken for another picture.
-        self._crossing: dict[str, BytePicture] = {}
+        self._is_news = self._reads_mirror = False
+        # Whose numbers the buffers hold, or will, and those before: a slot that still crosses must
+        # not be taken for another, and a step has two pictures of a port if one was foreseen.
+        self._present: dict[str, BytePicture] = {}
+        self._before: dict[str, BytePicture | None] = {}
         self._pairs: list[tuple[torch.Tensor, torch.Tensor]] = []
         begin = TABLE_BYTES
         for port in ports:
@@ -121,26 +124,44 @@ class PictureWire:
         self._plan.prepare(warm_up)
 
     def write(self, key: str, picture: BytePicture) -> None:
-        """Says what crosses next; bytes that are not ``staged`` are copied into the mirror.
+        """Says what crosses next, unless it is there; bytes not ``staged`` go into the mirror.
 
         Args:
             key: Of the observation.
             picture: Of its port's shape.
         """
+        if self._present.get(key) is picture:
+            return
         place, staged = self._places[key], picture.staged
         if staged is None or not self._apart:
             staged = self._mirror[place]
             np.copyto(staged.view(picture.pixels_HWC.shape).numpy(), picture.pixels_HWC)
+            self._reads_mirror = self._apart
         if self._apart:
             self._due.append((self._section[place], staged))
-        self._crossing[key] = picture
+        self.forget(key)
+        self._present[key] = picture
+        self._is_news = True
 
-    def cross(self) -> None:
-        """Enqueues the pictures that were written; all buffers then hold numbers again."""
+    def forget(self, key: str) -> None:
+        """Numbers overwrite the buffer of this observation."""
+        self._before[key] = self._present.pop(key, None)
+
+    def cross(self) -> bool:
+        """Enqueues what was written and is new; all buffers then hold numbers again.
+
+        Returns:
+            Whether that reads the mirror.
+        """
+        if not self._is_news:
+            return False
+        # Until all has worked it is news, and due.
         for section, source in self._due:
             self._device.copy_(section, source)
-        self._due.clear()
         self._plan.replay()
+        self._due.clear()
+        reads_mirror, self._is_news, self._reads_mirror = self._reads_mirror, False, False
+        return reads_mirror
 
 
 def _widen(table: torch.Tensor, pairs: Iterable[tuple[torch.Tensor, torch.Tensor]]) -> None:

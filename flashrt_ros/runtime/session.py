@@ -186,6 +186,29 @@ class PolicySession(Planning):
         slots = self._picture_slots
         return picture if slots is None else slots.stage(picture)
 
+    @property
+    def foresees(self) -> bool:
+        """Whether ``foresee`` has an effect: steps read observations, and pictures cross."""
+        return self._engine.act_observes and self._engine.inputs.foresees
+
+    def foresee(self, observations: Mapping[str, object]) -> None:
+        """Lets pictures cross that the next ``step`` will see, so that it need not wait for them.
+
+        Nothing else changes, and nothing is lost if the step sees others. Without effect where the
+        step reads no observations, and on pictures that are not bytes.
+
+        Args:
+            observations: As for ``step``.
+
+        Raises:
+            SpecError: As ``step``.
+        """
+        self._check_present()
+        if self.foresees:
+            checked = self._engine.check(observations)
+            with self.device.bind(Lane.CONTROL):
+                self._engine.inputs.foresee(checked)
+
     def check_task(self, task: str) -> str:
         """Returns ``task`` if the policy can take it.
 
