@@ -94,8 +94,8 @@ def table(report: Ablation) -> str:
     """The findings as text."""
     cuts = ", ".join(map(str, report.cuts))
     lines = [
-        f"policy {report.family!r} on {report.device}: cut after {cuts} control steps, "
-        f"{report.steps} compared behind each"
+        f"policy {report.family!r} on {report.device}: cut after {cuts} of the first "
+        f"{report.latest} control steps, {report.steps} compared behind each"
     ]
     width = max(len(finding.name) for finding in report.findings)
     kind = ""

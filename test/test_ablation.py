@@ -21,8 +21,9 @@ from flashrt_ros import ablate_command, cli
 from flashrt_ros.bench.random_hybrid import random_hybrid
 from flashrt_ros.errors import InvalidArgumentError
 from flashrt_ros.runtime.buffers import BufferSpec, Role
+from flashrt_ros.runtime.engine import complete_layout
 from flashrt_ros.runtime.policy import Buffers, Policy, Port, Ports
-from flashrt_ros.testing.ablation import FULL, NOTHING, ROWS_ALONE, Ablation, ablate
+from flashrt_ros.testing.ablation import FULL, NOTHING, ROWS_ALONE, Ablation, ablate, room
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.cuda)]
 on_devices = pytest.mark.parametrize("device", DEVICES)
@@ -121,8 +122,15 @@ def test_each_buffer_of_a_hybrid_robot(device: str) -> None:
 
 @on_devices
 def test_each_buffer_of_a_random_hybrid(device: str) -> None:
-    report = ablate(random_hybrid("tiny", device), device, cuts=4, steps=4, latest=4)
+    policy = random_hybrid("tiny", device)
+    report = ablate(policy, device, cuts=4, steps=4, latest=4)
     check_hybrid(report)
+    assert report.latest == 4
+    far = ablate(policy, device, cuts=1, steps=4, latest=10**6, controls_alone=True)
+    assert (
+        4 < far.latest < far.steps + far.latest <= room(policy, complete_layout(policy).capacity)
+    )
+    assert f"of the first {far.latest} control steps" in ablate_command.table(far)
     assert report.find("token.last").verdict == "diverges"
     assert report.find("mtp.*").verdict == "acceptance changes"
 

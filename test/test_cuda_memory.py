@@ -1,8 +1,9 @@
 """A GPU without a byte left: what was allocated at configure goes on, and refusals are refusals.
 
 Other processes take memory whenever they like. A verb that asked the driver for some would then
-fail in the middle, or take the arm with it. For want of memory tests that run beside these on the same
-GPU may fail: run them alone.
+fail in the middle, or take the arm with it.
+
+Tests that run beside these on the same GPU may fail for want of memory: run these alone.
 """
 
 from __future__ import annotations

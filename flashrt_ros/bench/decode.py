@@ -117,8 +117,8 @@ def _hold_against(
             Count(f"greedy tokens that are those of {way}", found.equal, found.count, exact)
         )
         result.notes.append(
-            f"{way}: behind our tokens its own are better by at most {found.behind:.3g}, where"
-            f" logits have a standard deviation of {found.spread:.3g}."
+            f"{way}: where it would have said another token, it prefers that to ours by at most"
+            f" {found.behind:.3g} in its logits, whose standard deviation is {found.spread:.3g}."
         )
 
 

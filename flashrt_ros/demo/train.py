@@ -248,7 +248,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         Exit status.
     """
     parser = argparse.ArgumentParser(description="Train the policy of the demonstration.")
-    parser.add_argument("--out", type=Path, required=True, help="directory to write")
+    parser.add_argument(
+        "--out",
+        type=Path,
+        required=True,
+        help="directory to write; a policy that is there is replaced",
+    )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--rounds", type=int, default=14)
     parser.add_argument("--updates", type=int, default=120, help="gradient steps after each round")

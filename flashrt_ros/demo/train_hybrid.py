@@ -378,7 +378,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         description="Train the hybrid policy of the recall task.",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
-    parser.add_argument("--out", type=Path, required=True, help="directory to write")
+    parser.add_argument(
+        "--out",
+        type=Path,
+        required=True,
+        help="directory to write; a policy that is there is replaced",
+    )
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--data", type=Path, help="lives: read if it is there, else written")
     parser.add_argument("--lives", type=int, default=3000, help="to simulate, without --data")

@@ -155,5 +155,6 @@ def _judge_profiles(area: Area, ros: Ros) -> None:
     elif not ros.profiles:
         area.ok(
             "Fast DDS profile",
-            "unset; the launch files set config/fastdds_large_messages.xml, which images need",
+            "unset, which suffices for messages up to 512 KiB; whoever publishes raw images needs "
+            "config/fastdds_large_messages.xml (docs/node.md, Cameras); our launch files set it",
         )

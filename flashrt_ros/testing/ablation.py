@@ -109,6 +109,8 @@ class Ablation:
         device: Its name.
         unit: What the numbers of an action are: ``token`` or ``element``.
         cuts: Control steps before each cut.
+        latest: The cuts are drawn from so many first control steps; fewer than asked for where
+            rows do not last.
         steps: Control steps compared after each.
         findings: Controls first.
     """
@@ -117,6 +119,7 @@ class Ablation:
     device: str
     unit: str
     cuts: list[int]
+    latest: int
     steps: int
     findings: list[Finding] = field(default_factory=list)
 
@@ -293,7 +296,7 @@ def ablate(
         steps: Control steps that are compared behind each.
         episode: Observations; None: random walks.
         seed: Of the cut points.
-        latest: Most control steps before a cut.
+        latest: Most control steps before a cut; as many as rows last for, if that is fewer.
         controls_alone: Try the full restore and none only, and leave nothing out.
 
     Returns:
@@ -324,9 +327,8 @@ def ablate(
     )
     lead = drive(session, episode, most + max(steps, _LONGER))
     draw = random.Random(seed)
-    report = Ablation(
-        policy.family, opened.name, lead.unit, sorted(draw.sample(range(1, most + 1), cuts)), steps
-    )
+    points = sorted(draw.sample(range(1, most + 1), cuts))
+    report = Ablation(policy.family, opened.name, lead.unit, points, most, steps)
     cases = _cases(session)[: 2 if controls_alone else None]
     report.findings = [finding for finding, _, _ in cases]
     for cut, before in zip(report.cuts, [0, *report.cuts], strict=False):
