@@ -6,7 +6,7 @@ Session, contract and sampler are the real ones.
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -32,6 +32,7 @@ from flashrt_ros.ros.resumption import Options
 from flashrt_ros.ros.stepper import Stepper
 from flashrt_ros.ros.storage import Storage
 from flashrt_ros.ros.verbs import Answer, Verb, VerbQueue, refusal
+from flashrt_ros.runtime.picture import BytePicture
 from flashrt_ros.runtime.policy import PlanKind, Policy
 from flashrt_ros.runtime.session import PolicySession
 
@@ -95,8 +96,8 @@ class Inputs:
     def sample(self, now_ns: int, not_before_ns: int) -> Sample:
         return self.sampler.sample(now_ns, not_before_ns)
 
-    def peek(self, now_ns: int, not_before_ns: int) -> Sample:
-        return self.sampler.sample(now_ns, not_before_ns)
+    def pictures(self, now_ns: int, not_before_ns: int) -> Mapping[str, BytePicture]:
+        return self.sampler.pictures_now(now_ns, not_before_ns)
 
     def take_jump(self) -> tuple[int, str] | None:
         jump, self.jump = self.jump, None

@@ -24,6 +24,7 @@ from image_messages import (
     noise,
     rgb_image,
 )
+from picture_cases import FRONT, WRIST, apart, given, of, run
 
 from flashrt_ros.bench import act_policy, camera_policy
 from flashrt_ros.contract import Contract, Sampler
@@ -37,75 +38,8 @@ from flashrt_ros.runtime.policy import Policy
 from flashrt_ros.runtime.session import PolicySession
 
 MakePolicy = Callable[[], Policy]
-Stage = Callable[[BytePicture], BytePicture]
 every_policy = pytest.mark.parametrize("make", [act_policy.small, camera_policy.make])
-FRONT, WRIST = (f"observation.images.{name}" for name in camera_policy.CAMERAS)
 LEVELS = np.arange(256, dtype=np.uint8).reshape(16, 16, 1)
-
-
-def apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Makes CPU devices keep inputs and their mirror in two places, as CUDA does."""
-    monkeypatch.setattr(
-        CpuDevice,
-        "allocate_mirrored",
-        lambda device, size_bytes: (device.allocate(size_bytes), device.allocate(size_bytes)),
-    )
-
-
-def of(policy: Policy, step: int) -> dict[str, np.ndarray]:
-    """Observations of a step: a vector, and pictures as bytes ``(H, W, C)``."""
-    seen = {}
-    for number, port in enumerate(policy.ports().observations):
-        shape = port.shape if len(port.shape) == 1 else (*port.shape[1:], port.shape[0])
-        seen[port.key] = noise(*shape, seed=10 * step + number)
-        if len(shape) == 1:
-            seen[port.key] = seen[port.key].astype(np.float32) / 255
-    return seen
-
-
-def same(picture: BytePicture) -> BytePicture:
-    return picture
-
-
-def given(seen: dict[str, np.ndarray], narrow: set[str], stage: Stage = same) -> dict[str, object]:
-    """What the session is handed: these pictures as bytes, the others as numbers."""
-    pictures = {key: stage(BytePicture(value)) for key, value in seen.items() if value.ndim == 3}
-    return {
-        **seen,
-        **{key: p if key in narrow else np.asarray(p) for key, p in pictures.items()},
-    }
-
-
-def run(
-    session: PolicySession, ways: list[set[str]], stage: Stage = same
-) -> tuple[np.ndarray, bytes]:
-    """Actions of steps whose pictures came so, and the inputs that the last one saw."""
-    policy = session.policy
-    actions = [
-        session.step(given(of(policy, step), narrow, stage)).values.numpy()
-        for step, narrow in enumerate(ways)
-    ]
-    session.device.synchronize()
-    inputs = session.arena.input_section.cpu().numpy().tobytes()
-    session.close()
-    return np.stack(actions), inputs
-
-
-def foreseen(
-    session: PolicySession, ways: list[set[str]], wrong: set[int]
-) -> tuple[np.ndarray, bytes]:
-    """The same, with the pictures of each step foreseen, and others before the ``wrong`` ones."""
-    policy = session.policy
-    actions = []
-    for step, narrow in enumerate(ways):
-        seen = given(of(policy, step), narrow, session.stage_picture)
-        other = of(policy, 50 + step)
-        session.foresee(given(other, {FRONT, WRIST}) if step in wrong else seen)
-        actions.append(session.step(seen).values.numpy())
-    session.device.synchronize()
-    inputs = session.arena.input_section.cpu().numpy().tobytes()
-    session.close()
-    return np.stack(actions), inputs
 
 
 def check_same_actions(make: MakePolicy, device: str) -> None:
@@ -127,7 +61,8 @@ def check_same_actions(make: MakePolicy, device: str) -> None:
     assert np.array_equal(staged[0], numbers[0])
     assert staged[1] == numbers[1]
     for wrong in (set(), {1, 2, 4}, set(range(6))):
-        found = foreseen(PolicySession(make(), device, pictures=both), ways, wrong)
+        session = PolicySession(make(), device, pictures=both)
+        found = run(session, ways, session.stage_picture, wrong)
         assert np.array_equal(found[0], numbers[0])
         assert found[1] == numbers[1]
 
@@ -200,70 +135,6 @@ def test_a_staged_picture_has_its_place_as_long_as_it_lives(
     rest = [session.stage_picture(more) for _ in range(2 * SLOTS)]
     assert first not in {picture.pixels_HWC.ctypes.data for picture in rest}
     assert rest[-1] is more
-
-
-@pytest.mark.parametrize("crosses", [False, True])
-def test_a_picture_that_is_there_does_not_cross_again(
-    crosses: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if crosses:
-        apart(monkeypatch)
-    session = PolicySession(camera_policy.make(), pictures=[FRONT, WRIST])
-    wire = session._engine.inputs._wire
-    assert wire is not None
-    count, replay = [], wire._plan.replay
-    monkeypatch.setattr(wire._plan, "replay", lambda: (count.append(1), replay()))
-    first = given(of(session.policy, 0), {FRONT, WRIST})
-    other = {**first, WRIST: given(of(session.policy, 1), {WRIST})[WRIST]}
-    numbers = {**first, FRONT: np.asarray(first[FRONT])}
-    for seen, expected in (
-        (first, 1),
-        (first, 1),
-        (other, 2),
-        (first, 3),  # the wrist's came back
-        (numbers, 3),
-        (first, 4),  # numbers stood in its place
-    ):
-        session.step(seen)
-        assert len(count) == expected
-    session.foresee(other)
-    session.step(other)
-    assert len(count) == 5
-    # So a picture must not change; one that does is not noticed.
-    before = session.step(other)
-    other[WRIST].pixels_HWC[:] = 0  # type: ignore[attr-defined]
-    session.step(other)
-    assert len(count) == 5
-    assert before is not None
-
-
-@pytest.mark.parametrize("ahead", [False, True])
-def test_a_picture_whose_copy_has_failed_crosses_again(
-    ahead: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    apart(monkeypatch)
-    first, second = (PolicySession(camera_policy.make(), pictures=[FRONT, WRIST]) for _ in "ab")
-    seen = given(of(first.policy, 0), {FRONT, WRIST})
-    later = given(of(first.policy, 1), {FRONT, WRIST})
-    for session in (first, second):
-        session.step(seen)
-    copy, failures = type(first.device).copy_, [1]
-
-    def failing(device: CpuDevice, target: torch.Tensor, source: torch.Tensor) -> None:
-        if failures:
-            failures.pop()
-            raise RuntimeError("out of luck")
-        copy(device, target, source)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(type(first.device), "copy_", failing)
-        with pytest.raises(RuntimeError, match="out of luck"):
-            (first.foresee if ahead else first.step)(later)
-    assert not failures
-    again, expected = (s.step(later).values.numpy() for s in (first, second))
-    assert np.array_equal(again, expected)
-    stale = second.step(seen).values.numpy()
-    assert not np.array_equal(stale, expected), "control: other pictures, another action"
 
 
 def test_nothing_is_staged_where_nothing_crosses() -> None:

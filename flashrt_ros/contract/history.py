@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from flashrt_ros.contract.message import Message
-from flashrt_ros.contract.schema import History, Input
+from flashrt_ros.contract.schema import History, Input, Observation
 from flashrt_ros.errors import ContractError
 
 SLACK = 0.1
 """Share of a period by which a message may be later than its moment: the jitter of a camera."""
+
+
+def window_ns(observations: Iterable[Observation], topic: str) -> int:
+    """How long messages of a topic are kept for histories; 0 where none reads it."""
+    spans_ms = [
+        observation.history.span_ms + observation.history.period_ms + observation.max_age_ms
+        for observation in observations
+        if observation.history is not None and topic in observation.topics
+    ]
+    return round(max(spans_ms, default=0.0) * 1e6)
 
 
 def past(

@@ -238,7 +238,7 @@ class ActionShaper:
         return np.concatenate([position, rotation]), words + [word] * bool(word), ""
 
     def _is_within(self, output: Output, wanted: Values, before: Values) -> bool:
-        """Whether ``_clip`` would change nothing; in plain numbers.
+        """Whether ``_clip`` would change nothing but the sign of a zero; in plain numbers.
 
         A dozen calls of numpy on a few numbers, whose code has left the processor's caches since
         the last control step, take longer than all else between an action and its message.

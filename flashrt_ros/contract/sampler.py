@@ -17,6 +17,7 @@ from flashrt_ros.contract.contract import Contract
 from flashrt_ros.contract.conversions import Decoded, PartReader, decode
 from flashrt_ros.contract.framed import FramedReader
 from flashrt_ros.contract.frames import TF, FrameInput, FrameReader, Frames
+from flashrt_ros.contract.history import window_ns
 from flashrt_ros.contract.image.camera_info import CameraInfoReader, distortion
 from flashrt_ros.contract.image.reader import ImageReader, crosses_as_bytes
 from flashrt_ros.contract.image.schema import CameraInfo, ImagePart
@@ -140,12 +141,12 @@ class Sampler:
             readers = [self._reader(source, source in narrow) for source in inputs]
             images = any(isinstance(source, ImagePart) for source in inputs)
             kept = min(history, IMAGE_HISTORY) if images else history
-            window_ns = _window_ns(contract, topic)
+            kept_ns = window_ns(contract.observations, topic)
             parts = [reader for reader in readers if isinstance(reader, PartReader)]
             positional = [reader for reader in parts if reader.part.positional]
             lasting = len(parts) + images < len(readers)
             self._topics[topic] = _Topic(
-                type_name, readers, positional, lasting, deque(), kept, window_ns
+                type_name, readers, positional, lasting, deque(), kept, kept_ns
             )
         # Facts about a camera that it may say only once: neither age nor reset touch them.
         self._infos: dict[CameraInfo, Message] = {}
@@ -353,6 +354,23 @@ class Sampler:
                 state.said.clear()
             self.frames.clear()
 
+    def pictures_now(self, now_ns: int, not_before_ns: int) -> dict[str, BytePicture]:
+        """Those observations of ``sample`` alone that are bytes, where they have no fault."""
+        with self._lock:
+            newest, infos = self._newest(now_ns), dict(self._infos)
+        observed = (
+            (observation.key, observe(observation, newest, {}, infos, now_ns, not_before_ns)[1])
+            for observation in self.contract.observations
+            if observation.key in self.pictures
+        )
+        return {key: value for key, value in observed if isinstance(value, BytePicture)}
+
+    def _newest(self, now_ns: int) -> dict[str, Message | None]:
+        return {
+            topic: next((m for m in reversed(state.messages) if m.received_ns <= now_ns), None)
+            for topic, state in self._topics.items()
+        }
+
     def sample(self, now_ns: int, not_before_ns: int = 0) -> Sample:
         """Makes the observations as of ``now_ns``.
 
@@ -362,10 +380,7 @@ class Sampler:
                 earlier do not count.
         """
         with self._lock:
-            newest = {
-                topic: next((m for m in reversed(state.messages) if m.received_ns <= now_ns), None)
-                for topic, state in self._topics.items()
-            }
+            newest = self._newest(now_ns)
             earlier = {
                 topic: list(state.messages)
                 for topic, state in self._topics.items()
@@ -428,13 +443,3 @@ def _task(
         "task", task.topic, said.stamp_ns, age_ms, said.digest, said.sequence, True, fault
     )
     return stamp, None if fault else TaskText(said.text, said.sequence)
-
-
-def _window_ns(contract: Contract, topic: str) -> int:
-    """How long messages of a topic are kept for histories; 0 where none reads it."""
-    spans_ms = [
-        observation.history.span_ms + observation.history.period_ms + observation.max_age_ms
-        for observation in contract.observations
-        if observation.history is not None and topic in observation.topics
-    ]
-    return round(max(spans_ms, default=0.0) * 1e6)

@@ -33,6 +33,9 @@ EARLY_NS = 1_000_000
 """So long before a control period the thread looks at the inputs where pictures cross to a device:
 those that the period will see are there then, unless others have come meanwhile. It looks until
 the period begins, so that this finds its code and data in the processor's caches, too."""
+LOOK_PAUSE_S = 2e-5
+"""Between two looks other threads get the interpreter: those that bring what is looked for, verbs,
+and a stop."""
 EARLY_SHARE = 10
 """Of so many parts of a control period this takes at most one."""
 
@@ -195,8 +198,9 @@ class Control:
             wait_s = min(IDLE_S, stepper.warmth.patience_s)
             near = False
             if deadline_ns is not None:
-                wait_s = max(deadline_ns - self._early_ns(stepper) - now_ns, 0) / 1e9
-                near = not wait_s
+                wait_s = (deadline_ns - self._early_ns(stepper) - now_ns) / 1e9
+                near = wait_s <= 0.0
+                wait_s = LOOK_PAUSE_S if near else wait_s
             if not near and self._keep_warm(stepper, now_ns):
                 continue
             waiting = stepper.previewer.waiting
@@ -218,9 +222,8 @@ class Control:
     def _look_ahead(self, stepper: Stepper) -> None:
         # Whatever is wrong with the inputs is said in the control period, which outlives it.
         with contextlib.suppress(Exception):
-            sample = stepper.source.peek(self._clock_ns(), stepper.motion.not_before_ns)
-            if not sample.faults:
-                stepper.session.foresee(sample.observations)
+            not_before_ns = stepper.motion.not_before_ns
+            stepper.session.foresee(stepper.source.pictures(self._clock_ns(), not_before_ns))
 
     def _tick(self, stepper: Stepper, now_ns: int) -> None:
         try:

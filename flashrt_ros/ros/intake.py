@@ -9,7 +9,7 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -23,6 +23,7 @@ from flashrt_ros.errors import ContractError
 from flashrt_ros.ros.arrivals import Arrivals
 from flashrt_ros.ros.records import Outlet
 from flashrt_ros.ros.worker import Report, Worker, ignore
+from flashrt_ros.runtime.picture import BytePicture
 
 BACKLOG = 256
 """Messages that may wait for the intake thread; then new ones are dropped and counted."""
@@ -167,18 +168,14 @@ class Intake:
         """See ``Sampler.sample``."""
         with self._lock:
             self._sampled_ns = time.monotonic_ns()
-            return self._sample(now_ns, not_before_ns)
+            if self._jump is not None:
+                # Told first, see take_jump; as of now there is nothing to act on.
+                return self.sampler.sample(0)
+            return self.sampler.sample(now_ns, not_before_ns)
 
-    def peek(self, now_ns: int, not_before_ns: int) -> Sample:
-        """See ``Source.peek``."""
-        with self._lock:
-            return self._sample(now_ns, not_before_ns)
-
-    def _sample(self, now_ns: int, not_before_ns: int) -> Sample:
-        if self._jump is not None:
-            # Told first, see take_jump; as of now there is nothing to act on.
-            return self.sampler.sample(0)
-        return self.sampler.sample(now_ns, not_before_ns)
+    def pictures(self, now_ns: int, not_before_ns: int) -> Mapping[str, BytePicture]:
+        """See ``Source.pictures``."""
+        return self.sampler.pictures_now(now_ns, not_before_ns)
 
     def task(self) -> TaskText | None:
         """See ``Sample.task``."""

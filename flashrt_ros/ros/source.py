@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Protocol
 
 from flashrt_ros.contract import Sample
 from flashrt_ros.contract.task import TaskText
+from flashrt_ros.runtime.picture import BytePicture
 
 
 class Source(Protocol):
@@ -14,8 +16,11 @@ class Source(Protocol):
     def sample(self, now_ns: int, not_before_ns: int) -> Sample:
         """Observations as of ``now_ns``, from messages received at ``not_before_ns`` or later."""
 
-    def peek(self, now_ns: int, not_before_ns: int) -> Sample:
-        """The same for nobody: the time of the last sample stays what it was."""
+    def pictures(self, now_ns: int, not_before_ns: int) -> Mapping[str, BytePicture]:
+        """Of these observations those that cross to a device as bytes, and have no fault.
+
+        A glance ahead: nothing takes it for a sample, and a jump in time does not matter to it.
+        """
 
     def take_jump(self) -> tuple[int, str] | None:
         """The last jump back in time not yet taken: steady receive time, and words."""

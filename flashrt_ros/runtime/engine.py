@@ -313,6 +313,8 @@ class Engine:
         self._device.copy_(self._plan_section, self.arena.fixed)
         if self._plan_input_section is not self.arena.input_section:
             self._device.copy_(self._plan_input_section, self.arena.input_section)
+        # What crosses now must stand where it is until this plan has it.
+        self.inputs.crossing = True
         self._device.mark(Lane.CONTROL)
 
     def run_plan_beside(self) -> None:

@@ -90,8 +90,9 @@ class Inputs:
         """Whether pictures may cross ahead of ``write``."""
         return self._wire is not None
 
-    def foresee(self, checked: Checked) -> None:
+    def foresee(self, observations: Mapping[str, object]) -> None:
         """Lets pictures cross that the next ``write`` will bring; all else follows then."""
+        checked = self.writer.check(observations, partial=True)
         self._await_crossing()
         self._cross_pictures(checked)
 

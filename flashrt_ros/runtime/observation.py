@@ -110,11 +110,12 @@ class ObservationWriter:
             for port in ports
         }
 
-    def check(self, observations: Mapping[str, object]) -> Checked:
+    def check(self, observations: Mapping[str, object], partial: bool = False) -> Checked:
         """Returns what ``write`` takes, without changing anything.
 
         Args:
             observations: Port key to an array-like of the port's shape on the host.
+            partial: Others may be missing, and are not in what is returned.
 
         Raises:
             SpecError: A key is unknown, a needed one is missing, or a value does not fit.
@@ -130,6 +131,8 @@ class ObservationWriter:
             value = observations.get(key)
             if value is not None:
                 checked.append((slot, slot.check(value)))
+            elif partial:
+                continue
             elif slot.port.required:
                 raise SpecError(
                     f"observation {key!r} of shape {slot.port.shape} is missing; given were"

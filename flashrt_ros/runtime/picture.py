@@ -101,10 +101,9 @@ class PictureWire:
         self._places: dict[str, slice] = {}
         self._due: list[tuple[torch.Tensor, torch.Tensor]] = []
         self._is_news = self._reads_mirror = False
-        # Whose numbers the buffers hold, or will, and those before: a slot that still crosses must
-        # not be taken for another, and a step has two pictures of a port if one was foreseen.
+        # Whose numbers the buffers hold, or will; they keep their slots. One that was replaced while
+        # its copy is under way may lose its own: nothing reads that copy, as the next comes behind.
         self._present: dict[str, BytePicture] = {}
-        self._before: dict[str, BytePicture | None] = {}
         self._pairs: list[tuple[torch.Tensor, torch.Tensor]] = []
         begin = TABLE_BYTES
         for port in ports:
@@ -139,13 +138,12 @@ class PictureWire:
             self._reads_mirror = self._apart
         if self._apart:
             self._due.append((self._section[place], staged))
-        self.forget(key)
         self._present[key] = picture
         self._is_news = True
 
     def forget(self, key: str) -> None:
         """Numbers overwrite the buffer of this observation."""
-        self._before[key] = self._present.pop(key, None)
+        self._present.pop(key, None)
 
     def cross(self) -> bool:
         """Enqueues what was written and is new; all buffers then hold numbers again.

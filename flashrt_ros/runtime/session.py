@@ -188,7 +188,12 @@ class PolicySession(Planning):
 
     @property
     def foresees(self) -> bool:
-        """Whether ``foresee`` has an effect: steps read observations, and pictures cross."""
+        """Whether ``foresee`` has an effect: steps read observations, and pictures cross.
+
+        Raises:
+            NotConfiguredError: The session is closed.
+        """
+        self._check_open()
         return self._engine.act_observes and self._engine.inputs.foresees
 
     def foresee(self, observations: Mapping[str, object]) -> None:
@@ -198,16 +203,16 @@ class PolicySession(Planning):
         step reads no observations, and on pictures that are not bytes.
 
         Args:
-            observations: As for ``step``.
+            observations: As for ``step``, or some of them.
 
         Raises:
-            SpecError: As ``step``.
+            SpecError: An observation is unknown or does not fit.
+            NotConfiguredError: The session is closed.
         """
         self._check_present()
         if self.foresees:
-            checked = self._engine.check(observations)
             with self.device.bind(Lane.CONTROL):
-                self._engine.inputs.foresee(checked)
+                self._engine.inputs.foresee(observations)
 
     def check_task(self, task: str) -> str:
         """Returns ``task`` if the policy can take it.
