@@ -16,7 +16,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from pathlib import Path
 
 import flashrt_ros
@@ -27,6 +27,12 @@ LAST_DOMAIN = 101
 LOCK_PORT = 41_960
 """First of the UDP ports whose owner owns the domain of the same place: a domain is taken from the
 moment on that it is chosen, and not only once a node has started in it seconds later."""
+OVERRULING = ("ROS_LOCALHOST_ONLY", "ROS_STATIC_PEERS", "ROS_DISCOVERY_SERVER")
+"""Variables by which nodes look for others beyond ``ROS_AUTOMATIC_DISCOVERY_RANGE``."""
+NO_MULTICAST = (
+    "<CycloneDDS><Domain><General><AllowMulticast>false</AllowMulticast></General></Domain>"
+    "</CycloneDDS>"
+)
 STOP_S = 5.0
 """A node that has not ended so long after SIGINT is killed."""
 WATCH_S = 1.0
@@ -86,8 +92,9 @@ def free_domain() -> int:
 def _unused(domain: int) -> bool:
     # DDS-RTPS 9.6.2.3: unicast discovery of the first participants of a domain.
     base = 7400 + 250 * domain
-    for participant in range(3):
-        probe = _bound(base + 10 + 2 * participant)
+    # The first one is where all listen that may hear of other machines.
+    for port in (base, *(base + 10 + 2 * participant for participant in range(3))):
+        probe = _bound(port)
         if probe is None:
             return False
         probe.close()
@@ -115,12 +122,25 @@ def private_environment(domain: int, log_directory: Path) -> dict[str, str]:
     environment = {
         **os.environ,
         "ROS_DOMAIN_ID": str(domain),
-        "ROS_AUTOMATIC_DISCOVERY_RANGE": "LOCALHOST",
         "ROS_LOG_DIR": str(log_directory),
     }
-    # Set by an older set-up, it would overrule the range.
-    environment.pop("ROS_LOCALHOST_ONLY", None)
+    keep_local(environment)
     return environment
+
+
+def keep_local(environment: MutableMapping[str, str]) -> None:
+    """Lets ROS programs of this environment find each other on this machine only.
+
+    What names other machines, or overrules the range, goes; but for what stands in files of the
+    middleware that the environment names.
+    """
+    environment["ROS_AUTOMATIC_DISCOVERY_RANGE"] = "LOCALHOST"
+    for name in OVERRULING:
+        environment.pop(name, None)
+    uri = environment.get("CYCLONEDDS_URI", "")
+    # CycloneDDS takes the last word of a list, and the range comes before its own configuration.
+    if uri and not uri.endswith(NO_MULTICAST):
+        environment["CYCLONEDDS_URI"] = f"{uri},{NO_MULTICAST}"
 
 
 def with_this_package(environment: Mapping[str, str]) -> dict[str, str]:
@@ -148,9 +168,8 @@ def log_folder(word: str) -> Iterator[tuple[Path, Callable[[], None]]]:
 
 def set_environment(domain: int, log_directory: Path) -> None:
     """Puts this process and its children into ``private_environment``; before rclpy is loaded."""
-    environment = private_environment(domain, log_directory)
-    os.environ.pop("ROS_LOCALHOST_ONLY", None)
-    os.environ.update(environment)
+    keep_local(os.environ)
+    os.environ.update(private_environment(domain, log_directory))
 
 
 def node_command(module: str, parameters: Mapping[str, object]) -> list[str]:

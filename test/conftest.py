@@ -8,7 +8,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, settings
 
-from flashrt_ros.process import free_domain
+from flashrt_ros.process import free_domain, keep_local
 
 # Times vary on a shared machine, so no example has a deadline, nor the making of examples.
 # Examples are the same in every run, so that a failure is one of the change that was made; new
@@ -28,9 +28,8 @@ def pytest_configure() -> None:
     torch.set_num_threads(1)
     # Whoever names no domain is in one of this session's own, on this machine only, and not in 0
     # with all the others who name none.
-    os.environ.pop("ROS_LOCALHOST_ONLY", None)
+    keep_local(os.environ)
     os.environ["ROS_DOMAIN_ID"] = str(free_domain())
-    os.environ["ROS_AUTOMATIC_DISCOVERY_RANGE"] = "LOCALHOST"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

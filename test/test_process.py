@@ -11,6 +11,7 @@ import os
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -42,11 +43,29 @@ def test_another_process_is_not_given_it() -> None:
 def test_one_in_which_a_participant_listens_is_in_use() -> None:
     with contextlib.closing(Domain()) as ours:
         pass
-    # DDS-RTPS 9.6.2.3: the second participant of the domain.
-    listener = process._bound(7400 + 250 * ours.id + 12)
-    assert listener is not None
-    with contextlib.closing(listener), pytest.raises(UnsupportedError):
-        Domain([ours.id])
+    # DDS-RTPS 9.6.2.3: the second participant of the domain, and one that has no number.
+    for port in (12, 0):
+        listener = process._bound(7400 + 250 * ours.id + port)
+        assert listener is not None
+        with contextlib.closing(listener), pytest.raises(UnsupportedError):
+            Domain([ours.id])
+
+
+def test_a_private_environment_names_no_other_machine(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for name in process.OVERRULING:
+        monkeypatch.setenv(name, "10.0.0.7")
+    monkeypatch.setenv("CYCLONEDDS_URI", "file:///etc/robot.xml")
+    monkeypatch.setenv("ROS_AUTOMATIC_DISCOVERY_RANGE", "SUBNET")
+    found = process.private_environment(7, tmp_path)
+    assert not found.keys() & set(process.OVERRULING)
+    assert found["ROS_AUTOMATIC_DISCOVERY_RANGE"] == "LOCALHOST"
+    assert found["CYCLONEDDS_URI"] == f"file:///etc/robot.xml,{process.NO_MULTICAST}"
+    monkeypatch.setattr(os, "environ", found)
+    assert process.private_environment(7, tmp_path)["CYCLONEDDS_URI"] == found["CYCLONEDDS_URI"]
+    del found["CYCLONEDDS_URI"]
+    assert "CYCLONEDDS_URI" not in process.private_environment(7, tmp_path)
 
 
 @pytest.mark.ros
