@@ -6,6 +6,13 @@ control period, which is more than what is measured.
 
 from __future__ import annotations
 
+import contextlib
+import json
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,6 +23,7 @@ import torch
 from flashrt_ros.bench import act_policy, path
 from flashrt_ros.bench.harness import Options
 from flashrt_ros.bench.policy import observations_of, parameters_of
+from flashrt_ros.process import Domain, private_environment, with_this_package
 from flashrt_ros.runtime.session import PolicySession
 
 pytest.importorskip("flashrt_ros.msg")
@@ -110,3 +118,29 @@ def test_what_is_reported_adds_up(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (added.p50, added.largest, added.n) == (3.0, 4.0, 3)
     (kept,) = result.counts
     assert (kept.found, kept.of) == (50, 52)
+
+
+@pytest.mark.ros
+def test_a_peer_that_is_ended_leaves_no_shared_memory(tmp_path: Path) -> None:
+    """Each would leave megabytes, which stay until the machine starts anew."""
+    options = json.dumps({"names": ["a"], "rate_hz": 50.0})
+    words = [sys.executable, "-m", "flashrt_ros.ros.bench_peer", "arm", options]
+    with contextlib.closing(Domain()) as domain:
+        environment = with_this_package(private_environment(domain.id, tmp_path))
+        peer = subprocess.Popen(words, env=environment)
+        try:
+            end_s, found = time.monotonic() + 60.0, set()
+            while not found and time.monotonic() < end_s:
+                time.sleep(0.1)
+                maps = Path(f"/proc/{peer.pid}/maps").read_text()
+                found = set(re.findall(r"/dev/shm/fastrtps_[0-9a-f]{16}", maps))
+            if not found:
+                pytest.skip("this middleware has none")
+            assert all(Path(name).exists() for name in found), "control: they are there"
+            time.sleep(1.0)
+            peer.terminate()
+            assert peer.wait(30.0) == 0
+        finally:
+            peer.kill()
+            peer.wait()
+        assert not [name for name in found if Path(name).exists()]

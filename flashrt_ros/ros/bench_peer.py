@@ -17,12 +17,12 @@ from __future__ import annotations
 
 import array
 import json
-import os
+import signal
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import numpy as np
@@ -30,9 +30,10 @@ import rclpy
 from diagnostic_msgs.msg import DiagnosticArray
 from lifecycle_msgs.msg import Transition
 from lifecycle_msgs.srv import ChangeState
-from rclpy.executors import SingleThreadedExecutor
+from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
 from rclpy.node import Node
 from rclpy.qos import QoSProfile, ReliabilityPolicy
+from rclpy.signals import SignalHandlerOptions
 from sensor_msgs.msg import Image, JointState
 from std_srvs.srv import Trigger
 
@@ -51,21 +52,34 @@ LATENESS = "late_ms p50 p99 max"
 
 @contextmanager
 def spinning(name: str) -> Iterator[Node]:
-    """Makes a node whose callbacks run in a thread of their own."""
+    """Makes a node whose callbacks run in a thread of their own.
+
+    Ends in order, on SIGTERM too: else each process would leave its shared memory behind.
+    """
     keep_memory()
-    rclpy.init(args=[])
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    rclpy.init(args=[], signal_handler_options=SignalHandlerOptions.NO)
     node = rclpy.create_node(name)
     executor = make_executor()
     executor.add_node(node)
-    threading.Thread(target=_spin, args=(executor, node), daemon=True).start()
-    yield node
-    # Nothing is left to be torn down in order: the process ends.
-    sys.stdout.flush()
-    os._exit(0)
+    ended = threading.Event()
+    thread = threading.Thread(target=_spin, args=(executor, node, ended))
+    thread.start()
+    try:
+        yield node
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        ended.set()
+        executor.create_task(lambda: None)  # makes spin_once return
+        thread.join()
+        executor.remove_node(node)
+        node.destroy_node()
+        executor.shutdown()
+        rclpy.try_shutdown()
 
 
-def _spin(executor: Any, node: Node) -> None:
-    while True:
+def _spin(executor: Any, node: Node, ended: threading.Event) -> None:
+    while not ended.is_set():
         spin_once(executor, node)
 
 
@@ -118,7 +132,10 @@ def trigger() -> None:
     node.create_service(Trigger, "~/trigger", answer)
     executor = SingleThreadedExecutor()
     executor.add_node(node)
-    executor.spin()
+    with suppress(ExternalShutdownException):
+        executor.spin()
+    node.destroy_node()
+    rclpy.try_shutdown()
 
 
 def record(seconds: float, settle_s: float) -> None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import gc
 import importlib
 import json
-import os
 import resource
 import sys
 import threading
@@ -22,6 +21,7 @@ from typing import Any
 import rclpy
 from py_trees.common import Status
 from rclpy.executors import SingleThreadedExecutor
+from rclpy.node import Node
 from rclpy.task import Future
 
 from flashrt_ros.trees.link import PolicyLink
@@ -106,16 +106,15 @@ def futures() -> int:
     return sum(type(thing) is Future for thing in gc.get_objects())
 
 
-def measure(library: str, ticks: int, threaded: bool) -> dict[str, Any]:
+def measure(node: Node, library: str, ticks: int, threaded: bool) -> dict[str, Any]:
     """Ticks both trees in turn.
 
     Args:
+        node: Theirs.
         library: One of ``TWINS``.
         ticks: Of each.
         threaded: Another thread spins the node; else this one does, between ticks.
     """
-    rclpy.init(args=[])
-    node = rclpy.create_node("trees")
     if tick_through(WaitUntilFresh(timeout_s=PATIENCE_S), node) is not Status.SUCCESS:
         raise TimeoutError("the policy does not run")
     executor = SingleThreadedExecutor()
@@ -169,6 +168,7 @@ def measure(library: str, ticks: int, threaded: bool) -> dict[str, Any]:
     stop.set()
     if threaded:
         spinner.join()
+    executor.shutdown()
     return {
         **found,
         "clients_left": len(list(node.clients)) - services,
@@ -176,7 +176,14 @@ def measure(library: str, ticks: int, threaded: bool) -> dict[str, Any]:
     }
 
 
+def main(options: dict[str, Any]) -> None:
+    """Prints what ``measure`` returns, and ends in order, so that no shared memory is left."""
+    rclpy.init(args=[])
+    node = rclpy.create_node("trees")
+    print(json.dumps(measure(node, **options)), flush=True)
+    node.destroy_node()
+    rclpy.try_shutdown()
+
+
 if __name__ == "__main__":
-    print(json.dumps(measure(**json.loads(sys.argv[1]))), flush=True)
-    # Nothing is left to be torn down in order: the process ends.
-    os._exit(0)
+    main(json.loads(sys.argv[1]))
