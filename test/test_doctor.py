@@ -272,6 +272,22 @@ FAULTS: list[tuple[str, Facts, str, Level, str, str]] = [
     ),
     ("lost", with_ros(loop_ms=None), "a message", Level.FAIL, "lost", "fastdds shm clean"),
     (
+        "lost on CycloneDDS",
+        with_ros(loop_ms=None, rmw="rmw_cyclonedds_cpp"),
+        "a message",
+        Level.FAIL,
+        "lost",
+        "CYCLONEDDS_URI",
+    ),
+    (
+        "small receive buffers",
+        with_ros(rmw="rmw_cyclonedds_cpp", rmem_max=212992),
+        "receive buffers",
+        Level.WARN,
+        "212992: CycloneDDS loses",
+        "sysctl",
+    ),
+    (
         "no profile",
         with_ros(profiles={"FASTDDS_DEFAULT_PROFILES_FILE": False}),
         "Fast DDS profile",

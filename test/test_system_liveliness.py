@@ -22,8 +22,9 @@ from sensor_msgs.msg import JointState
 from stage import Stage, arm_contract
 
 pytestmark = pytest.mark.ros
-LEASE_MS, DEADLINE_MS = 1500.0, 3000.0
-"""Longer than a busy machine stalls as a rule: what is missed while it does is no fault."""
+LEASE_MS, DEADLINE_MS = 3000.0, 1500.0
+"""Longer than a busy machine stalls as a rule: what is missed while it does is no fault. The lease
+is the longer one: CycloneDDS misses no deadline of a publisher that it knows to be gone."""
 
 
 @pytest.fixture(scope="module")
@@ -87,7 +88,7 @@ def test_a_killed_node_is_noticed_by_lease_and_deadline(stage: Stage) -> None:
         stage.peer.wait(lambda: controller.received > 20, "commands at the controller")
         stage.peer.wait(lambda: controller.alive[-1:] == [1], "a node that is alive")
         missed = controller.missed
-        stalled = controller.longest_gap_s > LEASE_MS / 1e3 / 2
+        stalled = controller.longest_gap_s > DEADLINE_MS / 1e3 / 2
         assert stalled or not missed, "control: a node that is there is not missed"
         assert stalled or 0 not in controller.alive[controller.begun :], (
             "control: nor is it found dead"
@@ -114,8 +115,8 @@ def test_a_control_thread_that_hangs_loses_its_manual_liveliness_and_a_hold_does
         stage.do("pause")
         stage.wait_status(PolicyStatus.PAUSED)
         missed = controller.missed
-        stage.peer.wait(lambda: controller.missed > missed, "a missed deadline while paused")
-        # Twice the lease has passed; one that stalled for so long itself is found alive again.
+        stage.peer.wait(lambda: controller.missed > missed + 2, "missed deadlines while paused")
+        # More than the lease has passed; who stalled for so long itself is found alive again.
         stage.peer.wait(lambda: controller.alive[-1:] == [1], "a node that is alive")
         stage.do("resume")
         stage.wait_running()

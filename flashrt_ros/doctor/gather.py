@@ -114,6 +114,7 @@ def read_ros(environment: Mapping[str, str]) -> Ros:
         discovery_range=environment.get("ROS_AUTOMATIC_DISCOVERY_RANGE", ""),
         localhost_only=environment.get("ROS_LOCALHOST_ONLY", ""),
         profiles=profiles,
+        rmem_max=_rmem_max(),
         log_dir=str(log_dir),
         log_dir_writable=_writable(log_dir),
         foreign_wheels=bool(environment.get("_ROS_WHEELS_BOOTSTRAP_COMPLETE"))
@@ -127,6 +128,13 @@ def _ephemeral_ports() -> tuple[int, int]:
         return int(first), int(last)
     except (OSError, ValueError):
         return Ros.ephemeral
+
+
+def _rmem_max() -> int:
+    try:
+        return int(Path("/proc/sys/net/core/rmem_max").read_text())
+    except (OSError, ValueError):
+        return Ros.rmem_max
 
 
 def read_package() -> Package:

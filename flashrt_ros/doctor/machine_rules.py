@@ -106,13 +106,13 @@ def _judge_shm(area: Area, machine: Machine) -> None:
     if machine.shm_free_bytes is None:
         area.warn(
             "/dev/shm",
-            "missing: DDS falls back to the network stack",
+            "missing: Fast DDS falls back to the network stack",
             "mount it: sudo mount -t tmpfs tmpfs /dev/shm (docker: --ipc=host)",
         )
     elif machine.shm_free_bytes < SHM_NEEDED_BYTES:
         area.warn(
             "/dev/shm",
-            f"{machine.shm_free_bytes / MIB:.0f} MiB free: DDS may lose messages",
+            f"{machine.shm_free_bytes / MIB:.0f} MiB free: Fast DDS may lose messages",
             "clear it (`fastdds shm clean`), or in docker start with --shm-size=1g or --ipc=host",
         )
     else:
@@ -120,6 +120,6 @@ def _judge_shm(area: Area, machine: Machine) -> None:
     if machine.shm_leftovers:
         area.warn(
             "/dev/shm leftovers",
-            f"{machine.shm_leftovers} files of DDS participants that were killed",
+            f"{machine.shm_leftovers} files of Fast DDS participants that were killed",
             "fastdds shm clean",
         )

@@ -10,6 +10,8 @@ DOMAINS = range(0, 233)
 FIRST_PORT, PORTS = 7400, 250
 """Of domain 0, and of each domain."""
 RANGES = ("SUBNET", "LOCALHOST", "OFF", "SYSTEM_DEFAULT")
+IMAGE_BUFFER_BYTES = 4_000_000
+"""Receive buffer with which CycloneDDS lost no image of two cameras of 640 x 480."""
 WHEELS = "pip install 'ros-jazzy-rclpy[fastrtps]' ros-jazzy-common-interfaces"
 
 
@@ -26,6 +28,7 @@ def judge_ros(ros: Ros, machine: Machine) -> list[Finding]:
     if ros.rclpy:
         _judge_loop(area, ros)
     _judge_profiles(area, ros)
+    _judge_receive_buffers(area, ros)
     if ros.log_dir_writable:
         area.ok("logs", ros.log_dir)
     else:
@@ -137,11 +140,28 @@ def _judge_loop(area: Area, ros: Ros) -> None:
     if ros.loop_ms is not None:
         area.ok("a message", f"went from a publisher to a subscription in {ros.loop_ms:.1f} ms")
     else:
+        cure = "clear /dev/shm (`fastdds shm clean`)"
+        if "cyclonedds" in ros.rmw:
+            cure = "check CYCLONEDDS_URI (interfaces, SocketReceiveBufferSize)"
         area.fail(
             "a message",
             f"did not get from a publisher to a subscription: {ros.loop_error or 'lost'}",
-            "clear /dev/shm (`fastdds shm clean`), check the loopback interface and the domain",
+            f"{cure}, check the loopback interface and the domain",
         )
+
+
+def _judge_receive_buffers(area: Area, ros: Ros) -> None:
+    if "cyclonedds" not in ros.rmw or not ros.rmem_max:
+        return
+    words = f"net.core.rmem_max {ros.rmem_max}"
+    if ros.rmem_max < IMAGE_BUFFER_BYTES:
+        area.warn(
+            "receive buffers",
+            f"{words}: CycloneDDS loses camera images",
+            "sudo sysctl -w net.core.rmem_max=8388608, and more (docs/node.md, Cameras)",
+        )
+    else:
+        area.ok("receive buffers", f"{words}; images need a CYCLONEDDS_URI, docs/node.md, Cameras")
 
 
 def _judge_profiles(area: Area, ros: Ros) -> None:

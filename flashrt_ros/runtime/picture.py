@@ -101,8 +101,8 @@ class PictureWire:
         self._places: dict[str, slice] = {}
         self._due: list[tuple[torch.Tensor, torch.Tensor]] = []
         self._is_news = self._reads_mirror = False
-        # Whose numbers the buffers hold, or will; they keep their slots. One that was replaced while
-        # its copy is under way may lose its own: nothing reads that copy, as the next comes behind.
+        # Whose numbers the buffers hold, or will; they keep their slots. One that is replaced
+        # while its copy is under way may lose its own: nothing reads it before the next is there.
         self._present: dict[str, BytePicture] = {}
         self._pairs: list[tuple[torch.Tensor, torch.Tensor]] = []
         begin = TABLE_BYTES
