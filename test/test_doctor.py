@@ -280,6 +280,14 @@ FAULTS: list[tuple[str, Facts, str, Level, str, str]] = [
         "CYCLONEDDS_URI",
     ),
     (
+        "security misspelled",
+        with_ros(security=("true", "enforce")),
+        "security",
+        Level.WARN,
+        "'enforce': nodes start unprotected",
+        "=Enforce",
+    ),
+    (
         "small receive buffers",
         with_ros(rmw="rmw_cyclonedds_cpp", rmem_max=212992),
         "receive buffers",

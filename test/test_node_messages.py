@@ -23,7 +23,7 @@ from flashrt_ros.msg import CapsuleEvent, CapsuleInfo, PolicyStatus, Provenance
 from flashrt_ros import srv
 from flashrt_ros.contract import ActionShaper, Contract, InputStamp, Sampler
 from flashrt_ros.contract.observing import NONE_YET, TOO_EARLY
-from flashrt_ros.errors import ContractError, ErrorCode
+from flashrt_ros.errors import ContractError, ErrorCode, UnsupportedError
 from flashrt_ros.ros import messages
 from flashrt_ros.ros.diagnostics import Level, input_entry, motion_entry, timing_entry
 from flashrt_ros.ros.intake import InputFigures
@@ -39,6 +39,7 @@ from flashrt_ros.ros.records import (
     StepRecord,
 )
 from flashrt_ros.ros.services import respond
+from flashrt_ros.ros.subscriptions import subscription
 from flashrt_ros.ros.timing import Ring, Timing
 from flashrt_ros.ros.verbs import Answer, done
 
@@ -411,3 +412,12 @@ def test_what_is_not_installed_is_named_before_anything_is_loaded(
     messages.interface.cache_clear()
     # Control: what is installed.
     messages.require_interfaces(Contract.from_dict(contract_dict()))
+
+
+def test_a_subscription_that_is_refused_names_its_topic() -> None:
+    class Refusing:
+        def create_subscription(self, *_: object, **__: object) -> None:
+            raise RuntimeError("Failed to create subscription: invalid allocator")
+
+    with pytest.raises(UnsupportedError, match=r"input '/arm/joints': expected a .* ROS_SECURITY"):
+        subscription(Refusing(), "input", object, "/arm/joints", print, 10)  # type: ignore[arg-type]

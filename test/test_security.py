@@ -40,11 +40,30 @@ def _full(name: str) -> str:
 def test_topics_are_those_of_the_demonstrations_contract_and_of_the_node() -> None:
     contract = Contract.load(DEMO)
     inputs = {_full(topic) for topic, *_ in contract.topics()}
-    assert permitted("topics", "subscribe") == inputs | {"/clock", "/parameter_events"}
+    assert permitted("topics", "subscribe") == inputs | {"/clock"}
     outputs = {_full(output.topic) for output in contract.actions}
     published = permitted("topics", "publish")
     assert outputs | {f"/policy/{name}" for name in REPORTS} <= published
     assert not outputs & permitted("topics", "subscribe")
+
+
+def test_partners_may_do_what_the_node_offers_and_nothing_else() -> None:
+    partners = ElementTree.parse(POLICY.with_name("sros2_partners.xml")).getroot()
+    asked: dict[str, set[str]] = {}
+    for group in partners.iter():
+        for way in ("publish", "subscribe", "request"):
+            if group.get(way) == "ALLOW":
+                asked.setdefault(way, set()).update(str(each.text) for each in group)
+    offered = {
+        "publish": permitted("topics", "subscribe"),
+        "subscribe": permitted("topics", "publish") | permitted("topics", "subscribe"),
+        "request": permitted("services", "reply"),
+    }
+    own = {"/rosout", "/parameter_events", "~/show_cue", "~/bump"}
+    for way, names in asked.items():
+        assert {_full(name) for name in names - own} <= offered[way], way
+    assert "/policy/snapshot" in asked["request"]
+    assert not asked["request"] & {f"/policy/{name}" for name in ("change_state", "clear_stop")}
 
 
 @pytest.fixture(scope="module")
@@ -76,4 +95,4 @@ def test_what_is_permitted_is_what_the_node_has(stage: Stage) -> None:
         seen=lambda: by_node("get_publisher_names_and_types_by_node") ^ published,
     )
     read = by_node("get_subscriber_names_and_types_by_node")
-    assert read <= permitted("topics", "subscribe")
+    assert read | {"/clock"} == permitted("topics", "subscribe")

@@ -56,6 +56,7 @@ class Ros:
         discovery_range: ``ROS_AUTOMATIC_DISCOVERY_RANGE``.
         localhost_only: ``ROS_LOCALHOST_ONLY``, deprecated.
         profiles: Fast DDS profile files set, and whether they exist.
+        security: ``ROS_SECURITY_ENABLE`` and ``ROS_SECURITY_STRATEGY``; empty where unset.
         rmem_max: Bytes that a socket may have to receive; 0: not known.
         log_dir: Where log files go.
         log_dir_writable: Whether they can.
@@ -77,6 +78,7 @@ class Ros:
     discovery_range: str = "LOCALHOST"
     localhost_only: str = ""
     profiles: dict[str, bool] = field(default_factory=dict)
+    security: tuple[str, str] = ("", "")
     rmem_max: int = 0
     log_dir: str = "/tmp/log"
     log_dir_writable: bool = True

@@ -114,6 +114,10 @@ def read_ros(environment: Mapping[str, str]) -> Ros:
         discovery_range=environment.get("ROS_AUTOMATIC_DISCOVERY_RANGE", ""),
         localhost_only=environment.get("ROS_LOCALHOST_ONLY", ""),
         profiles=profiles,
+        security=(
+            environment.get("ROS_SECURITY_ENABLE", ""),
+            environment.get("ROS_SECURITY_STRATEGY", ""),
+        ),
         rmem_max=_rmem_max(),
         log_dir=str(log_dir),
         log_dir_writable=_writable(log_dir),

@@ -29,6 +29,7 @@ def judge_ros(ros: Ros, machine: Machine) -> list[Finding]:
         _judge_loop(area, ros)
     _judge_profiles(area, ros)
     _judge_receive_buffers(area, ros)
+    _judge_security(area, ros)
     if ros.log_dir_writable:
         area.ok("logs", ros.log_dir)
     else:
@@ -162,6 +163,21 @@ def _judge_receive_buffers(area: Area, ros: Ros) -> None:
         )
     else:
         area.ok("receive buffers", f"{words}; images need a CYCLONEDDS_URI, docs/node.md, Cameras")
+
+
+def _judge_security(area: Area, ros: Ros) -> None:
+    enable, strategy = ros.security
+    if not enable and not strategy:
+        return
+    words = f"ROS_SECURITY_ENABLE {enable!r}, ROS_SECURITY_STRATEGY {strategy!r}"
+    if ros.security == ("true", "Enforce"):
+        area.ok("security", words)
+    else:
+        area.warn(
+            "security",
+            f"{words}: nodes start unprotected, or may do so",
+            "export ROS_SECURITY_ENABLE=true ROS_SECURITY_STRATEGY=Enforce, spelled like this",
+        )
 
 
 def _judge_profiles(area: Area, ros: Ros) -> None:

@@ -19,6 +19,7 @@ from flashrt_ros.ros import messages
 from flashrt_ros.ros.commander import Commander
 from flashrt_ros.ros.motion import Motion
 from flashrt_ros.ros.records import Outlet
+from flashrt_ros.ros.subscriptions import subscription
 
 
 class StopGuard:
@@ -78,6 +79,9 @@ class StopGuard:
             changed: Called when the mode may have changed.
             endpoint: The profile, and what is called when a publisher cannot be heard; see
                 ``QosWatch``.
+
+        Raises:
+            UnsupportedError: See ``subscription``.
         """
 
         def receive(message: Any) -> None:
@@ -91,7 +95,9 @@ class StopGuard:
             changed()
 
         profile, incompatible = endpoint("stop input", self.stop.topic, self.stop.qos, misfit)
-        return node.create_subscription(
+        return subscription(
+            node,
+            "stop input",
             messages.interface(self.stop.type),
             self.stop.topic,
             receive,

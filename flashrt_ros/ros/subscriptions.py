@@ -8,9 +8,25 @@ from rclpy.event_handler import SubscriptionEventCallbacks
 from rclpy.node import Node
 
 from flashrt_ros.contract import Contract
+from flashrt_ros.errors import UnsupportedError
 from flashrt_ros.ros import messages
 from flashrt_ros.ros.intake import Intake
 from flashrt_ros.ros.qos_watch import QosWatch
+
+
+def subscription(node: Node, word: str, cls: Any, topic: str, *rest: Any, **options: Any) -> Any:
+    """``node.create_subscription``, whose refusal says of what.
+
+    Raises:
+        UnsupportedError: The middleware refused it, which names neither topic nor cause.
+    """
+    try:
+        return node.create_subscription(cls, topic, *rest, **options)
+    except RuntimeError as error:
+        raise UnsupportedError(
+            f"{word} {topic!r}: expected a subscription, and the middleware refused it: {error};"
+            " with ROS_SECURITY_ENABLE the node's enclave must permit it (docs/security.md)"
+        ) from error
 
 
 def subscribe(node: Node, contract: Contract, intake: Intake, watch: QosWatch) -> dict[str, Any]:
@@ -24,6 +40,9 @@ def subscribe(node: Node, contract: Contract, intake: Intake, watch: QosWatch) -
 
     Returns:
         Subscriptions by topic as the contract writes it.
+
+    Raises:
+        UnsupportedError: See ``subscription``.
     """
     subscriptions = {}
     for topic, type_name, qos in contract.topics():
@@ -35,7 +54,9 @@ def subscribe(node: Node, contract: Contract, intake: Intake, watch: QosWatch) -
             intake.figures[topic].arrivals.lost = event.total_count
 
         profile, incompatible = watch.endpoint("input", topic, qos)
-        subscriptions[topic] = node.create_subscription(
+        subscriptions[topic] = subscription(
+            node,
+            "input",
             messages.interface(type_name),
             topic,
             receive,
