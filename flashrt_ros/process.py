@@ -119,13 +119,15 @@ def private_environment(domain: int, log_directory: Path) -> dict[str, str]:
         domain: Number of the ROS domain.
         log_directory: For the nodes' log files.
     """
-    environment = {
-        **os.environ,
-        "ROS_DOMAIN_ID": str(domain),
-        "ROS_LOG_DIR": str(log_directory),
-    }
-    keep_local(environment)
+    environment = dict(os.environ)
+    _make_private(environment, domain, log_directory)
     return environment
+
+
+def _make_private(environment: MutableMapping[str, str], domain: int, log_directory: Path) -> None:
+    environment["ROS_DOMAIN_ID"] = str(domain)
+    environment["ROS_LOG_DIR"] = str(log_directory)
+    keep_local(environment)
 
 
 def keep_local(environment: MutableMapping[str, str]) -> None:
@@ -168,8 +170,7 @@ def log_folder(word: str) -> Iterator[tuple[Path, Callable[[], None]]]:
 
 def set_environment(domain: int, log_directory: Path) -> None:
     """Puts this process and its children into ``private_environment``; before rclpy is loaded."""
-    keep_local(os.environ)
-    os.environ.update(private_environment(domain, log_directory))
+    _make_private(os.environ, domain, log_directory)
 
 
 def node_command(module: str, parameters: Mapping[str, object]) -> list[str]:

@@ -82,14 +82,7 @@ class ActionShaper:
         }
         self._step = {o.topic: _column(o, o.max_step, np.inf) for o in contract.actions}
         self._bounds = {
-            topic: [
-                *zip(
-                    low.tolist(),
-                    self._high[topic].tolist(),
-                    self._step[topic].tolist(),
-                    strict=True,
-                )
-            ]
+            topic: np.column_stack([low, self._high[topic], self._step[topic]]).tolist()
             for topic, low in self._low.items()
         }
         self._forms = {
@@ -240,8 +233,8 @@ class ActionShaper:
     def _is_within(self, output: Output, wanted: Values, before: Values) -> bool:
         """Whether ``_clip`` would change nothing but the sign of a zero; in plain numbers.
 
-        A dozen calls of numpy on a few numbers, whose code has left the processor's caches since
-        the last control step, take longer than all else between an action and its message.
+        For a dozen calls of numpy on a few numbers, whose code has left the processor's caches
+        since the last control step, the message would wait much longer.
         """
         bounds = self._bounds[output.topic]
         for value, last, (low, high, step) in zip(

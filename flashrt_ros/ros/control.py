@@ -32,7 +32,7 @@ IDLE_S = 1.0
 EARLY_NS = 1_000_000
 """So long before a control period the thread looks at the inputs where pictures cross to a device:
 those that the period will see are there then, unless others have come meanwhile. It looks until
-the period begins, so that this finds its code and data in the processor's caches, too."""
+the period begins, which so needs not wait for a thread to wake up."""
 LOOK_PAUSE_S = 2e-5
 """Between two looks other threads get the interpreter: those that bring what is looked for, verbs,
 and a stop."""

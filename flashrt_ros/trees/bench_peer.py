@@ -180,9 +180,11 @@ def main(options: dict[str, Any]) -> None:
     """Prints what ``measure`` returns, and ends in order, so that no shared memory is left."""
     rclpy.init(args=[])
     node = rclpy.create_node("trees")
-    print(json.dumps(measure(node, **options)), flush=True)
-    node.destroy_node()
-    rclpy.try_shutdown()
+    try:
+        print(json.dumps(measure(node, **options)), flush=True)
+    finally:
+        node.destroy_node()
+        rclpy.try_shutdown()
 
 
 if __name__ == "__main__":
