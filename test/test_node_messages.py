@@ -415,9 +415,9 @@ def test_what_is_not_installed_is_named_before_anything_is_loaded(
 
 
 def test_a_subscription_that_is_refused_names_its_topic() -> None:
-    class Refusing:
-        def create_subscription(self, *_: object, **__: object) -> None:
-            raise RuntimeError("Failed to create subscription: invalid allocator")
+    def refuse(*_: object, **__: object) -> None:
+        raise RuntimeError("Failed to create subscription: invalid allocator")
 
+    node: Any = SimpleNamespace(create_subscription=refuse)
     with pytest.raises(UnsupportedError, match=r"input '/arm/joints': expected a .* ROS_SECURITY"):
-        subscription(Refusing(), "input", object, "/arm/joints", print, 10)  # type: ignore[arg-type]
+        subscription(node, "input", object, "/arm/joints", print, 10)

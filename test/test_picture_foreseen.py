@@ -47,12 +47,6 @@ def test_a_picture_that_is_there_does_not_cross_again(
     session.foresee(other)
     session.step(other)
     assert len(count) == 5
-    # So a picture must not change; one that does is not noticed.
-    before = session.step(other)
-    other[WRIST].pixels_HWC[:] = 0  # type: ignore[attr-defined]
-    session.step(other)
-    assert len(count) == 5
-    assert before is not None
 
 
 @pytest.mark.parametrize("ahead", [False, True])

@@ -43,13 +43,20 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 
 def faults(word: str) -> int:
     """Pages that the kernel clears for 100 blocks of 1 MiB, one after the other."""
+    return printed(
+        RESIDENT, word, MALLOC_TRIM_THRESHOLD_="131072", MALLOC_MMAP_THRESHOLD_="131072"
+    )
+
+
+def printed(code: str, word: str, **environment: str) -> int:
+    """The number that a process prints which runs this code."""
     done = subprocess.run(
-        [sys.executable, "-c", RESIDENT, word],
+        [sys.executable, "-c", code, word],
         check=True,
         capture_output=True,
         text=True,
         cwd=Path(__file__).parents[1],
-        env={"MALLOC_TRIM_THRESHOLD_": "131072", "MALLOC_MMAP_THRESHOLD_": "131072"},
+        env=environment or None,
     )
     return int(done.stdout)
 
@@ -275,11 +282,5 @@ print(resident() - before)
 def test_memory_of_weights_that_went_to_a_device_is_given_back(
     word: str, least: int, most: int
 ) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", WEIGHTS, word],
-        check=True,
-        capture_output=True,
-        text=True,
-        cwd=Path(__file__).parents[1],
-    )
-    assert least < int(done.stdout) < most, "MiB; the control: objects between weights keep them"
+    found = printed(WEIGHTS, word)
+    assert least < found < most, "MiB; the control: objects between weights keep them"
